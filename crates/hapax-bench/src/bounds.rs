@@ -1,5 +1,5 @@
-//! `bounds`: what callers wait for a commit, and how large the write-ahead log grows, while other
-//! things go on beside.
+//! `bounds`: how long callers wait for a commit, and how large the write-ahead log grows, while
+//! other work runs at the same time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,11 +32,11 @@ const CALLERS: usize = 64;
 const SPREAD_MAX: f64 = 5.0;
 const WAL_BYTES_MAX: u64 = 64 << 20;
 const BACK_SECONDS_MAX: f64 = 10.0;
-/// How long to wait for the log to shrink before saying that it does not.
+/// How long to wait for the log to shrink before reporting that it does not.
 const PATIENCE: Duration = Duration::from_secs(15);
 const SAMPLE_EVERY: Duration = Duration::from_millis(3);
 
-/// What goes on beside the load.
+/// The other work that runs during the load.
 #[derive(Clone, Copy, PartialEq)]
 enum Phase {
     Plain,
@@ -52,7 +52,7 @@ const PHASES: [(Phase, &str); 4] = [
     (Phase::Backup, "backups"),
 ];
 
-/// One phase of one round.
+/// The results of one phase of one round.
 struct Seen {
     rate: f64,
     puts: Quantiles,
@@ -60,11 +60,11 @@ struct Seen {
     beside: Beside,
 }
 
-/// What became of what went on beside.
+/// The result of the other work.
 #[derive(Default)]
 struct Beside {
     note: String,
-    /// How long after the reader had ended the log was small again.
+    /// How long the log took to shrink after the reader had ended.
     back: Option<Duration>,
 }
 
@@ -120,8 +120,8 @@ fn verdicts(phase: Phase, name: &str, seen: &[Seen]) {
         " ×",
     );
     if phase == Phase::LongReader {
-        // While it reads, nothing it may still need can be dropped: only how soon that ends is
-        // ours.
+        // While the reader runs, the log must keep what the reader may still need. Only the time to
+        // shrink afterwards depends on the store.
         let back = of(seen, |seen| {
             seen.beside
                 .back
@@ -193,11 +193,11 @@ async fn go_beside(
     }
 }
 
-/// Holds a snapshot for half of the time, then waits for the log to be small again.
+/// Holds a snapshot for half of the time, then waits for the log to shrink.
 fn read_long(store: &Path, end: Instant) -> Result<Beside, Error> {
     let reader = Connection::open_with_flags(store, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     reader.execute_batch("BEGIN")?;
-    // A transaction has its snapshot from its first reading on; this table every file has.
+    // A transaction takes its snapshot at its first read. Every file has this table.
     let _: i64 = reader.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?;
     std::thread::sleep(end.saturating_duration_since(Instant::now()) / 2);
     reader.execute_batch("COMMIT")?;
@@ -217,7 +217,7 @@ fn read_long(store: &Path, end: Instant) -> Result<Beside, Error> {
     })
 }
 
-/// As `Hapax` sweeps, but with no rest: records expire a second after they are made.
+/// Sweeps as `Hapax` does, but without pauses. Records expire a second after they are made.
 async fn sweep(store: &Sqlite, end: Instant) -> Result<Beside, Error> {
     let batch = hapax::Sweep::default().batch;
     let mut total = 0;
@@ -234,7 +234,7 @@ async fn sweep(store: &Sqlite, end: Instant) -> Result<Beside, Error> {
     })
 }
 
-/// One backup after the other.
+/// Makes one backup after the other.
 async fn back_up_often(store: &Sqlite, to: &Path, end: Instant) -> Result<Beside, Error> {
     let (mut count, mut bytes) = (0, 0);
     while Instant::now() < end {
@@ -248,7 +248,7 @@ async fn back_up_often(store: &Sqlite, to: &Path, end: Instant) -> Result<Beside
     })
 }
 
-/// Watches the log of a store and keeps its largest size.
+/// Watches the log of a store and records its largest size.
 struct Watch {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<u64>,

@@ -1,5 +1,5 @@
-//! This program started again as a child: for what must be killed, or measured apart from who
-//! measures it.
+//! Starts this program again as a child process: to be killed, or to be measured apart from the
+//! parent.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{ChildStdout, Command, Stdio};
@@ -24,7 +24,7 @@ impl Child {
         Ok(Child { process, output })
     }
 
-    /// The next line it prints.
+    /// Reads the next line that the child prints.
     pub(crate) fn line(&mut self) -> Result<String, Error> {
         let mut line = String::new();
         if self.output.read_line(&mut line)? == 0 {
@@ -33,7 +33,7 @@ impl Child {
         Ok(line.trim_end().to_owned())
     }
 
-    /// Kills it where it stands, and reaps it.
+    /// Kills the child and reaps it.
     pub(crate) fn kill(mut self) -> Result<(), Error> {
         self.process.kill()?;
         self.process.wait()?;
@@ -52,10 +52,10 @@ impl Drop for Child {
     }
 }
 
-/// In a child: ends this process when its parent has ended, however that came about.
+/// In a child: ends this process when its parent has ended, for whatever reason.
 pub(crate) fn end_with_parent() {
     std::thread::spawn(|| {
-        // Nobody ever writes to it; it is closed when the parent is gone.
+        // The parent never writes to it; it is closed when the parent has ended.
         drop(std::io::stdin().read(&mut [0]));
         std::process::exit(1);
     });
@@ -63,11 +63,11 @@ pub(crate) fn end_with_parent() {
 
 /// The processor time a process has used so far, in microseconds.
 pub(crate) fn cpu_micros(pid: u32) -> Result<u64, Error> {
-    // What the kernel counts in for user space, on every Linux there is.
+    // The unit of these counters in user space, on every Linux.
     const TICKS_PER_SECOND: u64 = 100;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The command's name is in parentheses and may hold anything. Of what follows it, these are
-    // user and system time.
+    // The command's name is in parentheses and may contain any character. User and system time
+    // follow it.
     let (_, rest) = stat
         .rsplit_once(')')
         .ok_or("/proc/PID/stat has no name in it")?;
@@ -80,12 +80,12 @@ pub(crate) fn cpu_micros(pid: u32) -> Result<u64, Error> {
     Ok(ticks * (1_000_000 / TICKS_PER_SECOND))
 }
 
-/// The memory of this process that is resident, in bytes.
+/// The resident memory of this process, in bytes.
 pub(crate) fn resident_bytes() -> Result<u64, Error> {
     resident_bytes_of(std::process::id())
 }
 
-/// The memory of a process that is resident, in bytes.
+/// The resident memory of a process, in bytes.
 pub(crate) fn resident_bytes_of(pid: u32) -> Result<u64, Error> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status

@@ -1,4 +1,4 @@
-//! The client: as little as HTTP/1.1 allows, so that what is measured is the server.
+//! The client: a minimal HTTP/1.1 client, so that the server dominates the measurement.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -12,32 +12,32 @@ use crate::stats::Latencies;
 
 pub(crate) const BODY_BYTES: usize = 200;
 const UUID_BYTES: usize = 36;
-/// More than any response of a server has.
+/// Larger than any response of the servers.
 const RESPONSE_BYTES_MAX: usize = 8 << 10;
 
 /// Which keys to send.
 pub(crate) enum Keys {
-    /// A new one each time.
+    /// A new key for each request.
     Fresh,
-    /// These, over and over.
+    /// These keys, repeatedly.
     Again(Vec<Uuid>),
-    /// Each of these once.
+    /// Each of these keys once.
     Once(Vec<Uuid>),
 }
 
 impl Keys {
-    /// So many new ones.
+    /// `count` new keys, each once.
     pub(crate) fn fresh(count: usize) -> Keys {
         Keys::Once(std::iter::repeat_with(Uuid::new_v4).take(count).collect())
     }
 
-    /// The last of these, over and over.
+    /// The last `count` of these keys, repeatedly.
     pub(crate) fn last(keys: &[Uuid], count: usize) -> Keys {
         Keys::Again(keys[keys.len().saturating_sub(count)..].to_vec())
     }
 }
 
-/// What was sent.
+/// The result of sending.
 pub(crate) struct Sent {
     pub(crate) keys: Vec<Uuid>,
     pub(crate) elapsed: Duration,
@@ -46,17 +46,17 @@ pub(crate) struct Sent {
     pub(crate) replayed: bool,
 }
 
-/// The bytes of a request, and the only status that is an answer to it.
+/// The bytes of a request, and the status that its answer must have.
 #[derive(Clone)]
 pub(crate) struct Request {
     bytes: Vec<u8>,
-    /// Where in the bytes the key is.
+    /// The position of the key in the bytes.
     key: Option<Range<usize>>,
     status: u16,
 }
 
 impl Request {
-    /// An order with a key, which is filled in each time.
+    /// An order with a key, which is replaced for each request.
     pub(crate) fn order(path: &str, status: u16) -> Request {
         let before = format!("{}idempotency-key: ", head("POST", path));
         let key = before.len()..before.len() + UUID_BYTES;
@@ -73,7 +73,7 @@ impl Request {
         }
     }
 
-    /// The same with another field, a whole line of the head.
+    /// Adds a field, given as a whole line of the head.
     pub(crate) fn with_field(mut self, line: &str) -> Request {
         let after_first_line = self
             .bytes
@@ -88,12 +88,12 @@ impl Request {
         self
     }
 
-    /// The same without a key.
+    /// An order without a key.
     pub(crate) fn order_without_key(path: &str, status: u16) -> Request {
         Request::post(path, &order(), status)
     }
 
-    /// JSON of the caller's own.
+    /// A request with the given JSON.
     pub(crate) fn post(path: &str, json: &str, status: u16) -> Request {
         let bytes = format!(
             "{}content-length: {}\r\n\r\n{json}",
@@ -120,13 +120,13 @@ fn head(method: &str, path: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
 }
 
-/// An order, padded to its length.
+/// An order, padded to `BODY_BYTES`.
 fn order() -> String {
     let order = r#"{"amount":4200,"currency":"EUR","customer":"cus_9s6XKzkNRiz8i3","capture":true,"description":""#;
     format!("{order}{}\"}}", "x".repeat(BODY_BYTES - order.len() - 2))
 }
 
-/// Sends requests on so many connections until time is up, or the keys are.
+/// Sends requests on `connections` connections until the time is up or the keys are used up.
 pub(crate) async fn send(
     address: &str,
     request: &Request,
@@ -160,7 +160,7 @@ pub(crate) async fn send(
     Ok(all)
 }
 
-/// The keys of one connection.
+/// The keys for one connection.
 fn share(keys: &Keys, at: usize, connections: usize) -> Box<dyn Iterator<Item = Uuid> + Send> {
     let share = |keys: &[Uuid]| {
         keys.iter()
@@ -200,7 +200,8 @@ impl Connection {
         })
     }
 
-    /// Sends the request, under this key if it has one, and reads the whole response; its body.
+    /// Sends the request, under this key if it has one, and reads the whole response. Returns its
+    /// body.
     pub(crate) async fn exchange(&mut self, key: Uuid) -> Result<&[u8], Error> {
         if let Some(range) = self.request.key.clone() {
             key.hyphenated()
@@ -211,7 +212,7 @@ impl Connection {
         Ok(&self.response[self.body..self.filled])
     }
 
-    /// The stream alone, for who has nothing to send any more.
+    /// The stream alone, for callers that send no further requests.
     pub(crate) fn into_stream(self) -> TcpStream {
         self.stream
     }
@@ -261,8 +262,8 @@ impl Connection {
     }
 }
 
-/// Where the body of the response begins and where it ends, once its head is whole. Any but the
-/// wanted status ends the measurement.
+/// The start and the end of the response body, once the head is complete. Any status other than
+/// `status` is an error and ends the measurement.
 fn bounds(response: &[u8], status: u16) -> Result<Option<(usize, usize)>, Error> {
     let Some(head) = response.windows(4).position(|window| window == b"\r\n\r\n") else {
         return Ok(None);
@@ -278,7 +279,7 @@ fn bounds(response: &[u8], status: u16) -> Result<Option<(usize, usize)>, Error>
     Ok(Some((head + 4, head + 4 + length)))
 }
 
-/// The length that this line of a head gives, if it does.
+/// The length in this line of a head, if it is a content-length line.
 pub(crate) fn length(line: &[u8]) -> Option<usize> {
     const NAME: &[u8] = b"content-length:";
     let (name, value) = line.split_at_checked(NAME.len())?;

@@ -1,18 +1,18 @@
-//! Where a measurement keeps its files, and how large they are.
+//! The directory of a measurement's files, and their size.
 
 use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// A directory with a store in it: temporary unless it is to be kept.
+/// A directory with a store in it: temporary, unless it was given by name.
 pub(crate) struct Directory {
     path: PathBuf,
     _temporary: Option<tempfile::TempDir>,
 }
 
 impl Directory {
-    /// A new directory beside the others of this program. `HAPAX_BENCH_DIR` chooses the disk that
-    /// is measured; memory behind `/tmp` would make every commit free.
+    /// A new temporary directory. `HAPAX_BENCH_DIR` chooses the disk to measure; a `/tmp` in memory
+    /// would make every commit free.
     pub(crate) fn temporary() -> Result<Directory, Error> {
         let builder = || {
             tempfile::Builder::new()
@@ -30,7 +30,7 @@ impl Directory {
         })
     }
 
-    /// A directory that stays.
+    /// A directory that is not removed.
     pub(crate) fn kept(path: &Path) -> Result<Directory, Error> {
         std::fs::create_dir_all(path)?;
         Ok(Directory {
@@ -52,7 +52,7 @@ impl Directory {
         self.file("hapax.db")
     }
 
-    /// Of all files of the store, whatever it calls them.
+    /// The size of all files of the store, whatever their names.
     pub(crate) fn bytes(&self) -> u64 {
         let entries = std::fs::read_dir(&self.path)
             .into_iter()
@@ -65,7 +65,7 @@ impl Directory {
     }
 }
 
-/// The size of the write-ahead log beside a store's file; none is as good as empty.
+/// The size of the write-ahead log beside a store's file; zero if there is none.
 pub(crate) fn wal_bytes(store: &Path) -> u64 {
     let mut name = store.as_os_str().to_owned();
     name.push("-wal");

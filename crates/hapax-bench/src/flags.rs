@@ -1,4 +1,4 @@
-//! The command line: each command says which flags it knows, and what they are unless given.
+//! The command line: each command declares its flags and their defaults.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::Error;
 
-/// Something this program can do.
+/// A command of this program.
 pub(crate) struct Command {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
@@ -14,7 +14,7 @@ pub(crate) struct Command {
     pub(crate) run: fn(&Flags) -> Result<(), Error>,
 }
 
-/// A flag, which always takes a value unless it is a [`switch`](Flag::switch).
+/// A flag. It takes a value unless it is a [`switch`](Flag::switch).
 pub(crate) struct Flag {
     name: &'static str,
     /// `None` for a switch.
@@ -23,7 +23,7 @@ pub(crate) struct Flag {
 }
 
 impl Flag {
-    /// A flag with a value; an empty default means that there is none.
+    /// A flag with a value. An empty default means that there is none.
     pub(crate) const fn new(name: &'static str, default: &'static str, help: &'static str) -> Flag {
         Flag {
             name,
@@ -42,7 +42,7 @@ impl Flag {
     }
 }
 
-/// The flags of one run.
+/// The values of the flags of one run.
 pub(crate) struct Flags(BTreeMap<&'static str, String>);
 
 impl Flags {

@@ -1,4 +1,4 @@
-//! `instructions`: counts by callgrind, beside those that were kept.
+//! `instructions`: counts by callgrind, compared with the saved counts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,11 @@ pub(crate) const COMMAND: Command = Command {
     run,
 };
 
-/// Hash seeds and addresses differ a little from run to run; what is more than this has a reason.
+/// The largest ratio to the saved count. Hash seeds and addresses vary a little from run to run; a
+/// larger difference has a cause.
 const RATIO_MAX: f64 = 1.05;
 
-/// Counted together with the start of its process, which the count for no claims at all takes off
-/// again.
+/// This count includes the start of the process, which the count for no claims removes again.
 const SOME_CLAIMS: (&str, f64) = ("claims_on_sqlite.hundred", 100.0);
 const NO_CLAIMS: &str = "claims_on_sqlite.none";
 const ONE_CLAIM: &str = "claims_on_sqlite.each";
@@ -88,7 +88,7 @@ fn bench() -> Result<String, Error> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Of each bench its name, `function.case`, and its count.
+/// The name `function.case` of each bench, and its count.
 fn parse(output: &str) -> Counts {
     let (mut counts, mut name) = (Counts::new(), None);
     for line in output.lines() {

@@ -1,5 +1,4 @@
-//! The load: callers who claim a random key and complete it, one after the other, against a store's
-//! own verbs.
+//! The load: callers that claim and complete random keys in sequence, directly against a store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,16 +12,16 @@ use uuid::Uuid;
 use crate::Error;
 use crate::stats::Latencies;
 
-/// The body of every answer.
+/// The size of every answer's body.
 pub(crate) const ANSWER_BYTES: usize = 512;
 
-/// Longer than any measurement, so that nothing expires that should not.
+/// Longer than any measurement, so that nothing expires by accident.
 pub(crate) const LONG: Lifetime = Lifetime {
     retention: Duration::from_secs(30 * 24 * 60 * 60),
     tombstone: Duration::from_secs(30 * 24 * 60 * 60),
 };
 
-/// What all callers of a load share: the store and what they put into it.
+/// What all callers of a load share: the store and the parts of their records.
 pub(crate) struct Load {
     store: Arc<dyn Store>,
     scope: Arc<Scope>,
@@ -33,26 +32,26 @@ pub(crate) struct Load {
 /// When a load ends.
 #[derive(Clone, Copy)]
 pub(crate) enum Until {
-    /// After so long.
+    /// After this time.
     Elapsed(Duration),
-    /// After so many claims with their completions.
+    /// After this many pairs of claim and completion.
     Pairs(usize),
 }
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Default)]
 pub(crate) struct Done {
     pub(crate) elapsed: Duration,
     /// The records that were made.
     pub(crate) ids: Vec<RecordId>,
-    /// Of a claim with its completion.
+    /// The latencies of a claim with its completion.
     pub(crate) pairs: Latencies,
-    /// Of either alone: what a caller waits for one commit.
+    /// The latencies of single writes: how long a caller waits for one commit.
     pub(crate) puts: Latencies,
 }
 
 impl Done {
-    /// Claims with their completions in a second.
+    /// Pairs of claim and completion per second.
     pub(crate) fn rate(&self) -> f64 {
         self.ids.len() as f64 / self.elapsed.as_secs_f64()
     }
@@ -74,7 +73,7 @@ impl Load {
         })
     }
 
-    /// Runs so many callers at once.
+    /// Runs `callers` callers concurrently.
     pub(crate) async fn run(self: &Arc<Self>, callers: usize, until: Until) -> Result<Done, Error> {
         let (began, taken) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
         let callers: Vec<_> = (0..callers)
@@ -117,7 +116,7 @@ impl Load {
         Ok(done)
     }
 
-    /// One record, claimed and completed.
+    /// Claims and completes one record.
     pub(crate) async fn put_one(&self) -> Result<RecordId, Error> {
         let won = won(self.store.put_if(self.claim()).await?)?;
         Ok(self::won(self.store.put_if(self.completion(&won)).await?)?
@@ -167,8 +166,8 @@ impl Load {
         }
     }
 
-    /// Reads these records again, each caller its share of them, until time is up; how many were
-    /// read in a second.
+    /// Reads these records repeatedly until the time is up; each caller reads its share. Returns
+    /// the reads per second.
     pub(crate) async fn read(
         self: &Arc<Self>,
         callers: usize,
@@ -212,7 +211,7 @@ impl Load {
         Ok(read)
     }
 
-    /// What a record cannot do without: its answer as stored, and the fields of its head.
+    /// The minimum size of a record: its answer as stored, and the fields of its head.
     pub(crate) fn live_bytes(&self) -> usize {
         let (id, key, fingerprint, token) = (32, 36, 32, 16);
         let (fence, version, attempts, times, status, state) = (8, 8, 4, 6 * 8, 2, 1);
@@ -226,7 +225,7 @@ impl Load {
     }
 }
 
-/// Of bytes that do not compress, like any that is worth keeping.
+/// An answer of incompressible bytes.
 fn answer() -> Answer {
     let body: Vec<u8> = std::iter::repeat_with(|| Uuid::new_v4().into_bytes())
         .flatten()

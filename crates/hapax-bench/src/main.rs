@@ -25,10 +25,10 @@ use std::process::ExitCode;
 
 use self::flags::{Command, Flags};
 
-/// What stops a measurement. A target that is missed does not: it is printed.
+/// An error that stops a measurement. A missed target does not: it is printed.
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Those without a line of help are this program's own: it starts itself as a child under them.
+/// Commands without help text are internal: this program starts itself as a child under them.
 const COMMANDS: &[Command] = &[
     store::COMMAND,
     volume::COMMAND,
@@ -116,7 +116,7 @@ fn all(_: &Flags) -> Result<(), Error> {
     Ok(())
 }
 
-/// The runtime a measurement runs on: as many threads as the machine has, as a service would have.
+/// The runtime of a measurement: as many threads as the machine has, as in a service.
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     Ok(tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -1,12 +1,13 @@
-//! What is printed: a title with the settings, a table, and the targets with whether they are met.
+//! The printed report: a title with the settings, a table, and the targets with whether they are
+//! met.
 
-/// Rows under headings, each column as wide as it must be.
+/// A table whose columns are as wide as their content.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// Prints the title at once, so that whoever waits knows for what.
+    /// Prints the title at once, to show what is being measured.
     pub(crate) fn new(title: &str, headings: &[&str]) -> Table {
         println!("\n{title}");
         Table {
@@ -37,7 +38,7 @@ impl Table {
             .filter(|row| row.iter().any(|cell| !cell.is_empty()))
         {
             let cells = row.iter().zip(&widths).enumerate();
-            // Names to the left, numbers to the right.
+            // The first column is aligned left, numbers right.
             let cells = cells.map(|(at, (cell, &width))| {
                 if at == 0 {
                     format!("{cell:width$}")
@@ -50,7 +51,7 @@ impl Table {
     }
 }
 
-/// Prints a result that should be at least so much.
+/// Prints a result and whether it is at least `target`.
 pub(crate) fn at_least(what: &str, value: f64, target: f64, unit: &str) {
     verdict(
         what,
@@ -61,7 +62,7 @@ pub(crate) fn at_least(what: &str, value: f64, target: f64, unit: &str) {
     );
 }
 
-/// Prints a result that should be at most so much.
+/// Prints a result and whether it is at most `target`.
 pub(crate) fn at_most(what: &str, value: f64, target: f64, unit: &str) {
     verdict(
         what,
@@ -82,7 +83,7 @@ fn verdict(what: &str, value: f64, target: &str, is_met: bool, unit: &str) {
     println!("  target: {what}: {target}; {value}: {verdict}");
 }
 
-/// A number with about three digits that mean something.
+/// A number with about three significant digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 || value == 0.0 => format!("{value:.0}"),

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// The middle one. Of repetitions on a noisy machine it is the one to believe.
+/// The median, which is robust against noise on the machine.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<_> = values.into_iter().collect();
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Durations in microseconds, to be sorted once and asked often.
+/// Durations in microseconds.
 #[derive(Default)]
 pub(crate) struct Latencies(Vec<u32>);
 
@@ -40,7 +40,7 @@ impl Latencies {
     }
 }
 
-/// In milliseconds.
+/// Quantiles in milliseconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Quantiles {
     pub(crate) p50: f64,

@@ -1,4 +1,4 @@
-//! `store`: what one caller gets, what many get together, and what the disk would allow.
+//! `store`: the rate of one caller, the rate of many, and the limit of the disk.
 
 use std::fs::File;
 use std::io::Write;
@@ -27,7 +27,7 @@ pub(crate) const COMMAND: Command = Command {
 
 const CALLERS: [usize; 3] = [1, 64, 256];
 const RATIO_MIN: f64 = 15.0;
-/// What a commit of one record writes at least: a page.
+/// The least that a commit of one record writes: a page.
 const APPEND_BYTES: usize = 4096;
 
 /// The results of all rounds of one measurement.
@@ -123,7 +123,7 @@ fn report(table: &mut Table, floor: &[f64], reads: &[f64], results: &[Rounds]) {
     );
 }
 
-/// How often in a second a page can be made durable by somebody who does nothing else.
+/// How often per second a page can be appended and made durable, with no other work.
 fn append(path: &Path, duration: Duration) -> Result<f64, Error> {
     let (mut file, page) = (File::create(path)?, [7; APPEND_BYTES]);
     let (began, mut count) = (Instant::now(), 0);

@@ -1,5 +1,5 @@
-//! `volume`: whether many stored keys cost more than few, what they take on the disk and in memory,
-//! and how soon a killed store serves.
+//! `volume`: whether many stored keys cost more than few, how much disk and memory they use, and
+//! how soon a killed store serves again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) const COMMAND: Command = Command {
     run: |flags| runtime()?.block_on(run(flags)),
 };
 
-/// The child that is killed.
+/// The command of the child that is killed.
 pub(crate) const OWN: Command = Command {
     name: "own",
     help: "",
@@ -56,7 +56,7 @@ pub(crate) const OWN: Command = Command {
     run: |flags| runtime()?.block_on(own(flags)),
 };
 
-/// The child that opens what a killed one left.
+/// The command of the child that opens the store of a killed one.
 pub(crate) const REOPEN: Command = Command {
     name: "reopen",
     help: "",
@@ -74,7 +74,7 @@ const RATE_RATIO_MIN: f64 = 0.8;
 const P99_RATIO_MAX: f64 = 2.0;
 const OPENING_SECONDS_MAX: f64 = 2.0;
 const BYTES_PER_KEY_MAX: f64 = 64.0;
-/// What is left of the files when everything in them is gone.
+/// The largest share of the files' size that may remain after everything in them is removed.
 const LEFT_MAX: f64 = 0.5;
 
 async fn run(flags: &Flags) -> Result<(), Error> {
@@ -91,7 +91,7 @@ async fn run(flags: &Flags) -> Result<(), Error> {
     expiry(expire).await
 }
 
-/// The store of many keys: filled now, or before.
+/// The store with many keys: filled now, or reused.
 async fn filled(flags: &Flags) -> Result<(Directory, usize), Error> {
     if let Some(path) = flags.path("--reuse") {
         let directory = Directory::kept(&path)?;
@@ -120,7 +120,7 @@ fn note_keys(directory: &Directory, keys: usize) -> Result<(), Error> {
     Ok(std::fs::write(directory.file("keys"), keys.to_string())?)
 }
 
-/// Stores so many keys, and says how far it is.
+/// Stores `keys` keys and prints the progress.
 pub(crate) async fn fill(load: &Arc<Load>, keys: usize) -> Result<(), Error> {
     let (began, mut stored) = (Instant::now(), 0);
     while stored < keys {
@@ -139,7 +139,8 @@ pub(crate) async fn fill(load: &Arc<Load>, keys: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same load on few keys and on many, in turn. Returns how many keys it added to the many.
+/// Runs the same load on few keys and on many, alternating. Returns how many keys it added to the
+/// many.
 async fn compare(
     many: &Directory,
     keys: usize,
@@ -155,7 +156,7 @@ async fn compare(
     let many = Load::new(Arc::new(Sqlite::open(many.store()).await?), LONG);
     let (mut with_few, mut with_many) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        // Filled anew each time: the load itself would soon make many of few.
+        // Filled again in each round, because the load itself adds many keys.
         let directory = Directory::temporary()?;
         let few = Load::new(Arc::new(Sqlite::open(directory.store()).await?), LONG);
         fill(&few, FEW).await?;
@@ -220,7 +221,7 @@ fn live_bytes() -> usize {
     Load::new(Arc::new(hapax::store::memory()), LONG).live_bytes()
 }
 
-/// Kills the owner of a store in the middle of its work and opens it again, several times.
+/// Kills the owner of a store during its work and opens the store again, several times.
 fn openings(store: &Path, keys: usize, rounds: usize) -> Result<(), Error> {
     let path = store.to_str().ok_or("the path of the store is not text")?;
     let title = format!(
@@ -231,7 +232,7 @@ fn openings(store: &Path, keys: usize, rounds: usize) -> Result<(), Error> {
     for _ in 0..rounds {
         let mut owner = Child::spawn(&["own", "--store", path])?;
         owner.line()?;
-        // Killed wherever it is by then.
+        // Killed at an arbitrary point of its work.
         std::thread::sleep(Duration::from_millis(500));
         owner.kill()?;
         openings.push(Opening::parse(
@@ -266,7 +267,7 @@ fn openings(store: &Path, keys: usize, rounds: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the child that opens has to say, in one line.
+/// The report of the child that opens the store, in one line.
 struct Opening {
     open_ms: f64,
     served_ms: f64,
@@ -308,7 +309,7 @@ async fn reopen(flags: &Flags) -> Result<(), Error> {
     let load = Load::new(Arc::new(store), LONG);
     load.put_one().await?;
     let served = began.elapsed();
-    // Should the store still be reading what it has in the background, that counts too.
+    // The store may still be loading in the background; that memory counts too.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let memory = child::resident_bytes()?.saturating_sub(before);
     println!(
@@ -319,7 +320,7 @@ async fn reopen(flags: &Flags) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets a store of its own expire by a hand-turned clock, and sweeps.
+/// Expires a separate store with a manual clock, and sweeps it.
 async fn expiry(keys: usize) -> Result<(), Error> {
     let hour = Duration::from_secs(60 * 60);
     let title = format!(
@@ -376,7 +377,7 @@ async fn sweep(store: &dyn Store) -> Result<usize, Error> {
     }
 }
 
-/// The size of the files once they have stopped changing: a store may tidy up in the background.
+/// The size of the files once they stop changing: a store may clean up in the background.
 async fn settled_bytes(directory: &Directory) -> u64 {
     let (mut bytes, deadline) = (directory.bytes(), Instant::now() + Duration::from_secs(20));
     let mut unchanged = 0;

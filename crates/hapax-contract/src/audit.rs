@@ -52,7 +52,7 @@ pub(super) async fn a_settlement_and_a_forgetting_are_written_down(bench: &Bench
     assert!(log[0].sequence < log[1].sequence);
 }
 
-/// What is written down is what time has made of the record, not what was last written into it.
+/// An entry has the state of the record by the store's clock, not the state that was last written.
 pub(super) async fn an_entry_says_what_the_record_was_by_the_stores_clock(bench: &Bench) {
     let (lapsed, expired) = (bench.subject(), bench.subject());
     let running = lapsed.running(SHORT).await;
@@ -159,8 +159,8 @@ pub(super) async fn a_note_is_written_down(bench: &Bench) {
     assert_eq!(log, [noted]);
 }
 
-/// A watcher reads on from the last number it has seen: an entry that appeared behind it would
-/// never be seen.
+/// A reader continues after the last number it has seen, so it would never see an entry that
+/// appeared with a lower number.
 pub(super) async fn whoever_reads_on_misses_no_entry(bench: &Bench) {
     let first = note(bench, "begun").await.sequence;
     let mut writers = tokio::task::JoinSet::new();
@@ -171,7 +171,8 @@ pub(super) async fn whoever_reads_on_misses_no_entry(bench: &Bench) {
     let (mut seen, mut last) = (Vec::new(), first);
     let mut is_over = false;
     loop {
-        // Asked before the page is read, so that the page read after the last write has everything.
+        // Checked before the page is read, so that a page read after the last write has every
+        // entry.
         while writers.try_join_next().is_some() {}
         let was_over = std::mem::replace(&mut is_over, writers.is_empty());
         let page = bench
@@ -269,7 +270,7 @@ pub(super) async fn words_survive_whatever_they_are_made_of(bench: &Bench) {
     }
 }
 
-/// What a record's entries are, oldest first.
+/// The entries of a record, oldest first.
 pub(super) async fn log_of(bench: &Bench, subject: &Subject) -> Vec<LogEntry> {
     bench
         .store

@@ -1,4 +1,4 @@
-//! The bench: the store under test, and how time is made to pass for it.
+//! The bench: the store under test, and how a test lets time pass for it.
 
 use std::any::Any;
 use std::hash::{BuildHasher, RandomState};
@@ -18,13 +18,15 @@ use crate::ManualClock;
 pub struct Bench {
     /// The store under test.
     pub store: Arc<dyn Store>,
-    /// The clock it was given. `None` if it has its own; then time passes by really waiting.
+    /// The manual clock of the store. `None` if the store has its own clock; then a test waits in
+    /// real time.
     pub clock: Option<ManualClock>,
-    /// Whether other cases work on the same store, or have done so.
+    /// Whether other cases use or have used the same store.
     pub is_shared: bool,
-    /// Whether other processes work on it too, and sweep it.
+    /// Whether other processes use the store too, and sweep it.
     pub is_live: bool,
-    /// Whether it drops answers that are over in bulk, in its own time, and no sweep counts them.
+    /// Whether the store drops expired answers in bulk, at times of its choice, so that no sweep
+    /// counts them.
     pub drops_in_bulk: bool,
     skipped: Arc<OnceLock<&'static str>>,
     _kept: Option<Arc<dyn Any + Send + Sync>>,
@@ -39,7 +41,7 @@ impl Bench {
         }
     }
 
-    /// A store with a clock of its own.
+    /// A store with its own clock.
     pub fn in_real_time(store: Arc<dyn Store>) -> Self {
         Bench {
             store,
@@ -52,7 +54,7 @@ impl Bench {
         }
     }
 
-    /// Keeps something for as long as the bench is used: the directory of the store's file, for
+    /// Keeps a value for as long as the bench is used: the directory of the store's file, for
     /// example.
     #[must_use]
     pub fn keeping(self, kept: impl Any + Send + Sync) -> Self {
@@ -62,9 +64,9 @@ impl Bench {
         }
     }
 
-    /// Says that this store is shared by several cases. Within one process, cases that sweep then
-    /// wait until they are alone, and what sweeps count and what raises the epoch is held to lower
-    /// bounds. A shared store must not have a hand-turned clock: one case would move the time of
+    /// Marks this store as shared by several cases. Cases that sweep then wait until no other case
+    /// of this process runs, and the counts of sweeps and the epoch are checked against lower
+    /// bounds only. A shared store must not have a manual clock: one case would move the time of
     /// all.
     #[must_use]
     pub fn shared(self) -> Self {
@@ -78,10 +80,9 @@ impl Bench {
         }
     }
 
-    /// Says that this store is in use: it may hold any number of records, and others sweep it at
-    /// any moment. Nothing is counted then, and nobody looks through all that there is. A case that
-    /// takes a lapsed lease for one that nobody has written down yet may fail because somebody has:
-    /// run it again.
+    /// Marks this store as in use: it may have any number of records, and others may sweep it at
+    /// any moment. Cases then check no counts and do not read the whole store. A case that expects
+    /// a lapsed lease to be unswept may fail because another process swept it: run it again.
     #[must_use]
     pub fn live(self) -> Self {
         Bench {
@@ -90,9 +91,9 @@ impl Bench {
         }
     }
 
-    /// Says that this store drops answers past their retention in bulk, in its own time, so that a
-    /// sweep counts none of them. That nobody sees such an answer any more is not touched by this:
-    /// its time alone tells.
+    /// Marks this store as one that drops answers past their retention in bulk, at times of its
+    /// choice, so that sweeps do not count them. Such an answer must still be invisible from the
+    /// end of its retention on.
     #[must_use]
     pub fn dropping_in_bulk(self) -> Self {
         Bench {
@@ -101,17 +102,17 @@ impl Bench {
         }
     }
 
-    /// Why the case that ran on this bench looked at nothing, if so.
+    /// Why the case that ran on this bench checked nothing; `None` if it did check.
     pub fn skipped(&self) -> Option<&'static str> {
         self.skipped.get().copied()
     }
 
-    /// This case cannot be tried here.
+    /// Notes that this case cannot run on this bench.
     pub(super) fn skip(&self, why: &'static str) {
         let _ = self.skipped.set(why);
     }
 
-    /// Lets this much of the store's time pass: by turning its clock, or else by waiting.
+    /// Lets this much of the store's time pass: advances its clock, or waits.
     pub async fn pass(&self, duration: Duration) {
         match &self.clock {
             Some(clock) => clock.advance(duration),
@@ -119,7 +120,7 @@ impl Bench {
         }
     }
 
-    /// A record nobody has claimed.
+    /// A record that is not claimed yet.
     pub(super) fn subject(&self) -> Subject {
         Subject::new(self.store.clone())
     }
@@ -128,7 +129,7 @@ impl Bench {
         self.store.info().await.expect("info")
     }
 
-    /// Sweeps until nothing is due, and adds up.
+    /// Sweeps until nothing is due, and returns the sum.
     pub(super) async fn sweep(&self) -> Swept {
         let mut sum = Swept::default();
         let enough = if self.is_live { SWEEP_LIMIT - 1 } else { 0 };
@@ -144,13 +145,12 @@ impl Bench {
         panic!("{ROUNDS_MAX} sweeps of {SWEEP_LIMIT} and still not done: {sum:?}");
     }
 
-    /// Sweeps until nothing is due and holds the counts to what was expected; more may be due in a
-    /// store that is shared.
+    /// Sweeps until nothing is due and checks the counts. A shared store may have more that is due.
     pub(super) async fn sweep_expecting(&self, expected: Swept) {
         let expected = self.counted(expected);
         let swept = self.sweep().await;
         if self.is_live {
-            // Somebody else may have come first.
+            // Another process may have swept first.
         } else if self.is_shared {
             let has_all = swept.lost >= expected.lost
                 && swept.buried >= expected.buried
@@ -161,7 +161,7 @@ impl Bench {
         }
     }
 
-    /// What a sweep of this store counts of what is due.
+    /// The part of `due` that a sweep of this store counts.
     pub(super) fn counted(&self, due: Swept) -> Swept {
         Swept {
             buried: if self.drops_in_bulk { 0 } else { due.buried },
@@ -169,8 +169,8 @@ impl Bench {
         }
     }
 
-    /// Waits until this case may run: on a shared store one that sweeps runs alone, as it would
-    /// change what others look at.
+    /// Waits until this case may run. On a shared store a case that sweeps runs alone, because it
+    /// would change records of other cases.
     pub(super) async fn turn(&self, sweeps: bool) -> Turn {
         match (self.is_shared, sweeps) {
             (false, _) => Turn::Free,
@@ -195,18 +195,18 @@ pub(super) enum Turn {
     },
 }
 
-/// A number no other process or run has drawn, and how many were drawn before it in this one.
+/// A random number that no other process or run has, and a counter within this process.
 pub(super) fn unique() -> (u64, u64) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    // The standard library seeds its hashers at random: the one source of randomness at hand
-    // without a dependency.
+    // The standard library seeds its hashers at random, which gives randomness without a
+    // dependency.
     (RandomState::new().hash_one(count), count)
 }
 
 static TURNS: RwLock<()> = RwLock::const_new(());
 
-/// The store's clock and the one we wait by may tick apart by a little.
+/// Allowance for differences between the store's clock and the clock of the test.
 const MARGIN: Duration = Duration::from_millis(5);
 const SWEEP_LIMIT: usize = 100;
 const ROUNDS_MAX: usize = 1_000;

@@ -101,7 +101,7 @@ pub(super) async fn a_standing_tombstone_is_not_absent(bench: &Bench) {
     assert_eq!(state, State::Expired(Last::Completed));
 }
 
-/// Whether or not a sweep has come by. What the old record knew is gone, but not its fence.
+/// Holds with or without a sweep. The old record's data is gone, but its fence still counts.
 pub(super) async fn a_record_whose_tombstone_is_over_is_as_good_as_absent(bench: &Bench) {
     let subject = bench.subject();
     let old = subject

@@ -1,4 +1,4 @@
-//! What limits on new records go by: how many records there are, and which principals have some.
+//! The basis of limits on new records: the number of records, and which principals have some.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use hapax_core::{Condition, State, Timestamp};
 use super::Bench;
 use super::subject::{FADING, LONG, SHORT, Subject, completed, released, unknown};
 
-/// A store need not count more often.
+/// A store need count only once in this time.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) async fn records_of_every_state_are_counted(bench: &Bench) {
@@ -137,7 +137,7 @@ async fn knows(bench: &Bench, id: PrincipalId) -> bool {
     bench.store.knows(id).await.expect("knows")
 }
 
-/// What the store counts, after a sweep; `None` where nothing can be told.
+/// The store's counts after a sweep; `None` where they cannot be checked.
 async fn counted(bench: &Bench) -> Option<Counts> {
     if bench.is_live {
         bench.skip("others write at the same time");

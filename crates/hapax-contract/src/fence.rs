@@ -1,4 +1,4 @@
-//! Fences: only ever growing, near the store's clock, never beyond 2^53.
+//! Fences: they only grow, stay near the store's clock, and never exceed 2^53.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ pub(super) async fn fences_grow_with_every_takeover_settlement_and_forgetting(be
     assert_growing(&heads);
 }
 
-/// Many attempts within one tick of the clock.
+/// Makes many attempts within one tick of the clock.
 pub(super) async fn fences_grow_faster_than_the_clock_if_they_must(bench: &Bench) {
     let heads = attempts(&bench.subject(), 20).await;
     assert_growing(&heads);
@@ -86,13 +86,14 @@ pub(super) async fn fences_grow_when_an_expired_record_is_claimed_anew(bench: &B
             released(gone),
         )
         .await;
-    // As good as absent in the same tick of the clock, which the fence has long run ahead of.
+    // The record is claimed anew in the same tick of the clock, which its fence is already ahead
+    // of.
     heads.push(subject.running(LONG).await);
     assert_growing(&heads);
     assert_eq!(heads[20].attempts, 1);
 }
 
-/// Else an operator who looked at the old record could change the new one.
+/// Otherwise an operator who read the old record could change the new one.
 pub(super) async fn versions_grow_when_an_expired_record_is_claimed_anew(bench: &Bench) {
     let subject = bench.subject();
     let gone = Lifetime {
@@ -130,7 +131,7 @@ pub(super) async fn an_attempt_keeps_its_fence_to_its_end(bench: &Bench) {
     assert_eq!([lost.token, ended.token], [running.token; 2]);
 }
 
-/// So many attempts, one after the other; the last one is running.
+/// Makes `count` attempts in sequence; the last one is running.
 pub(super) async fn attempts(subject: &Subject, count: usize) -> Vec<Head> {
     let mut heads = vec![subject.running(LONG).await];
     while heads.len() < count {

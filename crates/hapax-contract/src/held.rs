@@ -199,15 +199,15 @@ pub(super) async fn a_lost_attempt_may_still_release(bench: &Bench) {
     assert_eq!(head.state, State::Retryable);
 }
 
-/// It gave the right to run away; another may be running on the strength of that.
+/// The attempt gave up its right to run, so another attempt may already be running.
 pub(super) async fn a_released_attempt_cannot_complete(bench: &Bench) {
     let subject = bench.subject();
     let fence = subject.ended(released(KEPT)).await.fence;
     refuses_every_end(&subject, Condition::Held { fence }).await;
 }
 
-/// The caller whose reply was lost sends again, and can tell from what it is shown that the end it
-/// sees is its own.
+/// A caller whose reply was lost sends again. The record it gets back shows that the end is its
+/// own.
 pub(super) async fn a_completion_sent_twice_is_refused_and_finds_its_own(bench: &Bench) {
     let subject = bench.subject();
     let running = subject.running(LONG).await;

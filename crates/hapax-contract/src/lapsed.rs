@@ -23,7 +23,7 @@ pub(super) async fn a_live_lease_cannot_be_taken_over(bench: &Bench) {
     assert_eq!(seen.record.map(|record| record.head), Some(running));
 }
 
-/// The fingerprint stays the first one's: a repeat is compared with what was asked first.
+/// The fingerprint of the first request stays: every repeat is compared with it.
 pub(super) async fn a_lapsed_lease_can_be_taken_over(bench: &Bench) {
     let subject = bench.subject();
     let first = subject.running(SHORT).await;
@@ -93,8 +93,7 @@ pub(super) async fn nothing_is_taken_over_after_retention(bench: &Bench) {
     }
 }
 
-/// Between a reading and a takeover the late attempt may have completed, and its fence is the same
-/// as before.
+/// The late attempt may complete between a reading and a takeover, and its fence stays the same.
 pub(super) async fn a_completed_record_is_never_lapsed(bench: &Bench) {
     let failed = Finish {
         state: State::Failed,
@@ -128,7 +127,7 @@ pub(super) async fn a_takeover_of_an_absent_record_is_refused(bench: &Bench) {
     refuses(&bench.subject(), Fence::ZERO).await;
 }
 
-/// Even where what ended the last attempt came with an answer.
+/// Holds even if the end of the last attempt had an answer.
 pub(super) async fn a_takeover_leaves_nothing_of_what_was_kept(bench: &Bench) {
     let subject = bench.subject();
     let finish = Finish {
@@ -142,8 +141,7 @@ pub(super) async fn a_takeover_leaves_nothing_of_what_was_kept(bench: &Bench) {
     assert_eq!(subject.record().await.answer, None);
 }
 
-/// Whichever way a takeover goes, the `now` it returns says why: the store judged by that moment
-/// and by no other.
+/// Whether a takeover wins or loses, the returned `now` explains it: the store judged by that time.
 pub(super) async fn a_lease_is_over_by_the_stores_own_now(bench: &Bench) {
     let subject = bench.subject();
     let running = subject.running(SHORT).await;

@@ -1,4 +1,4 @@
-//! `Version`: what an operator settles or has forgotten.
+//! `Version`: changes by operators, which settle or forget a record.
 
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ pub(super) async fn an_unknown_past_retention_can_be_settled(bench: &Bench) {
     );
 }
 
-/// Whatever it was settled as: somebody has acted on the word of the operator.
+/// Holds for every outcome of the settlement: callers may have acted on it.
 pub(super) async fn a_settlement_bars_the_lost_attempt(bench: &Bench) {
     for state in [State::Completed, State::Failed, State::Retryable] {
         let subject = bench.subject();
@@ -157,7 +157,7 @@ pub(super) async fn a_forgotten_record_keeps_only_its_tombstone(bench: &Bench) {
         version: paid.version + 1,
         finished_at: won.now,
         expires_at: won.now,
-        // Never earlier than without the forgetting.
+        // Never earlier than without `forget`.
         tombstone_until: paid.tombstone_until,
         status: None,
         kept: false,
@@ -180,7 +180,7 @@ pub(super) async fn forgetting_raises_the_epoch(bench: &Bench) {
     }
 }
 
-/// Everything copied in process would have to be read again.
+/// Otherwise nodes would have to read all answers in memory again.
 pub(super) async fn nothing_but_forgetting_raises_the_epoch(bench: &Bench) {
     if bench.is_shared {
         return bench.skip("somebody else may be forgetting at the same time");
@@ -248,8 +248,8 @@ pub(super) async fn a_forgetting_of_a_stale_version_is_refused(bench: &Bench) {
 
 pub(super) async fn a_forgotten_record_bars_new_claims_while_its_tombstone_stands(bench: &Bench) {
     let (standing, longer, fleeting) = (bench.subject(), bench.subject(), bench.subject());
-    // The retention of a forgetting counts for nothing: what is forgotten does not replay. Its
-    // tombstone stands for as long as it would have without the forgetting, or longer.
+    // The retention of a `forget` has no effect: a forgotten record does not replay. Its tombstone
+    // lasts at least as long as it would have without the `forget`.
     let short = Lifetime {
         retention: LONG,
         tombstone: SHORT,
@@ -285,7 +285,7 @@ pub(super) async fn a_forgotten_record_bars_new_claims_while_its_tombstone_stand
     fleeting.running(LONG).await;
 }
 
-/// There is no fingerprint left to compare a repeat with, so no answer may enter.
+/// No fingerprint is left to compare a repeat with, so the record must not get an answer.
 pub(super) async fn a_forgotten_unknown_can_neither_be_settled_nor_completed(bench: &Bench) {
     let subject = bench.subject();
     let lost = subject.ended(unknown(KEPT)).await;
@@ -343,7 +343,8 @@ pub(super) async fn no_other_pair_of_condition_and_change_is_a_transition(bench:
     }
 }
 
-/// Every pair the contract does not list, with fence and version as they are.
+/// Checks every pair of condition and change that the contract does not list, with the current
+/// fence and version.
 async fn refuses_odd_pairs(subject: &Subject, fence: Fence, version: u64) {
     let (absent, held) = (Condition::Absent, Condition::Held { fence });
     let (lapsed, version) = (Condition::Lapsed { fence }, Condition::Version { version });

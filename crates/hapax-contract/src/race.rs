@@ -1,4 +1,4 @@
-//! Races: whatever happens at once happens in some order.
+//! Races: concurrent operations have the result of some sequential order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,8 +63,8 @@ pub(super) async fn of_64_completions_only_the_holders_wins(bench: &Bench) {
     );
 }
 
-/// The attempt is lapsed but alive: either it completes and is replayed, or it is fenced out for
-/// good.
+/// The attempt's lease has lapsed but it still runs: either it completes and is replayed, or it is
+/// fenced out for good.
 pub(super) async fn a_completion_and_a_takeover_never_both_win(bench: &Bench) {
     let subjects: Vec<_> = (0..ROUNDS).map(|_| bench.subject()).collect();
     let mut fences = Vec::new();
@@ -112,8 +112,8 @@ pub(super) async fn claims_of_different_records_all_win(bench: &Bench) {
     }
 }
 
-/// Whatever was asked for may have happened or not; whoever asks next is served, and finds either
-/// nothing or the whole of it.
+/// A cancelled operation may or may not take place. The next caller is served, and finds all of it
+/// or nothing.
 pub(super) async fn a_dropped_future_leaves_the_store_usable(bench: &Bench) {
     for _ in 0..ROUNDS {
         let subject = bench.subject();
@@ -157,7 +157,7 @@ pub(super) async fn a_dropped_future_leaves_the_store_usable(bench: &Bench) {
     }
 }
 
-/// Writes all of these at once.
+/// Sends all these writes concurrently.
 async fn race(subject: &Subject, writes: Vec<(Condition, Change)>) -> Vec<Written> {
     let start = Arc::new(Barrier::new(writes.len()));
     let tasks: Vec<_> = writes
@@ -177,8 +177,8 @@ async fn race(subject: &Subject, writes: Vec<(Condition, Change)>) -> Vec<Writte
     results
 }
 
-/// The one that won. All others must have seen its record: they came after it, or they would have
-/// won.
+/// The write that won. All others must have seen its record, since a write judged before it would
+/// have won itself.
 fn one_winner(results: Vec<Written>) -> Won {
     let (mut winners, mut losers) = (Vec::new(), Vec::new());
     for written in results {
@@ -209,6 +209,6 @@ async fn claim_and_complete(start: Arc<Barrier>, subject: Subject) {
 }
 
 async fn polled_once<T>(future: impl Future<Output = T>) {
-    // What came of it does not matter: the point is that the caller walked away.
+    // The result does not matter: the test only cancels the operation.
     drop(tokio::time::timeout(Duration::ZERO, future).await);
 }

@@ -50,8 +50,8 @@ pub(super) async fn a_renewed_lease_cannot_be_taken_over(bench: &Bench) {
         .await;
 }
 
-/// By the fence of its claim: a renewal that made a new one would shut the attempt out of its own
-/// record.
+/// It completes with the fence of its claim: a renewal that made a new fence would shut the attempt
+/// out of its own record.
 pub(super) async fn a_renewed_attempt_completes(bench: &Bench) {
     let subject = bench.subject();
     let running = subject.running(LONG).await;

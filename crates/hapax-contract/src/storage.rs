@@ -1,4 +1,4 @@
-//! What is stored comes back as it was.
+//! Stored values are read back unchanged.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::subject::{
 
 pub(super) async fn answers_survive_byte_for_byte(bench: &Bench) {
     for answer in answers() {
-        // `wins` compares what is read with what was sent.
+        // `wins` compares the record it reads with the one that was sent.
         bench.subject().ended(keeping(&answer)).await;
     }
 }
@@ -65,7 +65,7 @@ pub(super) async fn fingerprints_survive_with_their_policies(bench: &Bench) {
         subject
             .wins(Condition::Absent, Change::Claim(claim.clone()))
             .await;
-        // Compared through the policy, whose equality `Debug` output would not show.
+        // Compared with `==`: `Debug` output does not show whether the policies are equal.
         assert!(
             subject.record().await.head.fingerprint == Some(claim.fingerprint.clone()),
             "{}",
@@ -74,8 +74,7 @@ pub(super) async fn fingerprints_survive_with_their_policies(bench: &Bench) {
     }
 }
 
-/// Paths and principals are whatever callers and their tokens say: quotes, line ends, NUL, nothing
-/// at all.
+/// Callers and their credentials choose paths and principals: quotes, line ends, NUL, empty text.
 pub(super) async fn scopes_survive_whatever_they_are_made_of(bench: &Bench) {
     let names = [
         "",
@@ -156,7 +155,7 @@ pub(super) async fn request_ids_survive(bench: &Bench) {
             .await
             .head
             .fence;
-        // `wins` compares what is read with what was written.
+        // `wins` compares the record it reads with the one that was written.
         assert_eq!(
             subject
                 .wins(Condition::Held { fence }, completed("paid"))
@@ -168,8 +167,8 @@ pub(super) async fn request_ids_survive(bench: &Bench) {
     }
 }
 
-/// Whoever asks later what became of an attempt finds the request that made it, however it ended
-/// and whoever wrote that down.
+/// An operator can find the request that made an attempt, no matter how the attempt ended or who
+/// wrote its end.
 pub(super) async fn a_request_id_stays_until_the_next_attempt(bench: &Bench) {
     let subject = bench.subject();
     let first = subject.running(SHORT).await;
@@ -252,7 +251,7 @@ pub(super) async fn a_request_id_stays_until_the_next_attempt(bench: &Bench) {
     );
 }
 
-/// A cause is a number where a status would be, and above every status.
+/// The code of a loss takes the place of the status and is above every status.
 pub(super) async fn a_loss_survives_with_its_cause(bench: &Bench) {
     for loss in [
         Loss::Answered(500),
@@ -278,7 +277,7 @@ pub(super) async fn a_loss_survives_with_its_cause(bench: &Bench) {
     }
 }
 
-/// The shapes that storage gets wrong: nothing, much, order, repetition, bytes that are no text.
+/// Shapes that storage may get wrong: empty, large, ordered, repeated, bytes that are not text.
 fn answers() -> Vec<Arc<Answer>> {
     let every_byte: Vec<u8> = (0..=255).collect();
     let answers = [

@@ -1,4 +1,4 @@
-//! The subject: one record under test, and the laws that every write to it obeys.
+//! The subject: one record under test, and the checks that every write to it must pass.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,32 +13,31 @@ use hapax_core::{
 
 use super::bench::unique;
 
-/// What every namespace of the contract begins with, so that its records can be told from everybody
-/// else's.
+/// The prefix of every namespace of the contract, which separates its records from all others.
 pub const NAMESPACE: &str = "contract:";
 
-/// For what must end while a case waits.
+/// For times that must run out while a case waits.
 pub(super) const SHORT: Duration = Duration::from_millis(20);
-/// For what must not end however slow the store is.
+/// For times that must not run out, however slow the store is.
 pub(super) const LONG: Duration = Duration::from_secs(60 * 60);
 
-/// Replays for as long as a case runs.
+/// A lifetime that replays for as long as a case runs.
 pub(super) const KEPT: Lifetime = Lifetime {
     retention: LONG,
     tombstone: LONG,
 };
-/// After `SHORT` a tombstone that stands.
+/// A lifetime that becomes a lasting tombstone after `SHORT`.
 pub(super) const FADING: Lifetime = Lifetime {
     retention: SHORT,
     tombstone: LONG,
 };
-/// After twice `SHORT` as good as absent.
+/// A lifetime that is over after twice `SHORT`: the record then counts as absent.
 pub(super) const FLEETING: Lifetime = Lifetime {
     retention: SHORT,
     tombstone: SHORT,
 };
 
-/// A record of a scope and key that nobody else uses. Clones are the same record.
+/// A record with a scope and key that no other case uses. Clones are the same record.
 #[derive(Clone)]
 pub(super) struct Subject {
     store: Arc<dyn Store>,
@@ -67,7 +66,7 @@ impl Subject {
         }
     }
 
-    /// A claim by somebody new.
+    /// A claim with a new attempt token.
     pub(super) fn claim(&self, lease: Duration) -> Claim {
         Claim {
             scope: self.scope.clone(),
@@ -80,7 +79,7 @@ impl Subject {
         }
     }
 
-    /// Writes, and holds the store to nothing yet.
+    /// Sends a write, without checks.
     pub(super) async fn put(&self, condition: Condition, change: Change) -> Written {
         self.store
             .put_if(Put {
@@ -92,7 +91,7 @@ impl Subject {
             .expect("put_if")
     }
 
-    /// Writes what must win. A write that won is what the next reading shows, head and answer.
+    /// Sends a write that must win. The next reading must show its head and answer.
     pub(super) async fn wins(&self, condition: Condition, change: Change) -> Won {
         let answer = change.answer().cloned();
         match self.put(condition, change).await {
@@ -104,7 +103,7 @@ impl Subject {
                     "an answer is kept iff the change has one"
                 );
                 let Reading { records, now } = self.store.get(vec![self.id]).await.expect("get");
-                // Some lives are so short that this is a tombstone already.
+                // A very short lifetime may have made it a tombstone already.
                 let head = won.head.clone().at(now);
                 let expected = Record {
                     answer: answer.filter(|_| head.kept),
@@ -116,7 +115,7 @@ impl Subject {
         }
     }
 
-    /// Writes what must lose. A write that lost has shown what is there and has changed none of it.
+    /// Sends a write that must lose. It must return the current record and change nothing.
     pub(super) async fn loses(&self, condition: Condition, change: Change) -> Seen {
         let before = self.read().await;
         match self.put(condition, change).await {
@@ -159,25 +158,25 @@ impl Subject {
         reading.records.pop().flatten()
     }
 
-    /// What is there, where something must be.
+    /// Reads the record, which must exist.
     pub(super) async fn record(&self) -> Record {
         self.read().await.expect("there is a record")
     }
 
-    /// The first attempt, running.
+    /// Begins the first attempt, which then runs.
     pub(super) async fn running(&self, lease: Duration) -> Head {
         self.wins(Condition::Absent, Change::Claim(self.claim(lease)))
             .await
             .head
     }
 
-    /// A first attempt that ended so.
+    /// Makes a first attempt and ends it with `change`.
     pub(super) async fn ended(&self, change: Change) -> Head {
         let fence = self.running(LONG).await.fence;
         self.wins(Condition::Held { fence }, change).await.head
     }
 
-    /// A further attempt after the one with this fence.
+    /// Takes over from the attempt with this fence.
     pub(super) async fn taken_over(&self, fence: Fence, lease: Duration) -> Head {
         self.wins(
             Condition::Lapsed { fence },
@@ -215,7 +214,7 @@ fn assert_same(expected: Option<&Record>, found: Option<&Record>, law: &str) {
     );
 }
 
-/// A namespace no other case, process or run uses.
+/// A namespace that no other case, process or run uses.
 pub(super) fn unique_namespace() -> Arc<str> {
     let (random, count) = unique();
     format!("{NAMESPACE}{random:016x}-{count}").into()
@@ -260,7 +259,7 @@ pub(super) fn without_answer(state: State, lifetime: Lifetime) -> Finish {
     }
 }
 
-/// Whoever changes something by hand here.
+/// The signature of changes by hand in this suite.
 pub(super) fn signed() -> Signed {
     Signed::new("the contract", "to see what comes of it").expect("both are said")
 }

@@ -1,5 +1,5 @@
-//! The suite also works where its clock cannot be turned and its store is shared: in real time, all
-//! cases at once.
+//! The suite also works without a manual clock and on a shared store: in real time, all cases at
+//! once.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Instant, SystemTime};
@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 use hapax_contract::{Bench, store_contract};
 use hapax_core::{Clock, Memory, Secret, Store, Timestamp};
 
-/// The wall clock as it was at the start, and from then on a clock that nobody sets back.
+/// A clock that begins at the wall clock's time and then never runs backwards.
 struct RealClock {
     start: Timestamp,
     since: Instant,

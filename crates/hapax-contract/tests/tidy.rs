@@ -1,4 +1,4 @@
-//! Whoever runs the contract on a store that others use can take away what it made.
+//! After a run on a store that others use, `Tidy` can remove what the contract made.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -8,7 +8,7 @@ use hapax_contract::{Bench, CASES, NAMESPACE, Tidy};
 use hapax_core::store::ListQuery;
 use hapax_core::{Clock, Memory, Secret, State, Store, Timestamp};
 
-/// Real time, which can be turned ahead when the cases are over.
+/// A clock in real time that can be advanced after the cases are over.
 struct Ahead {
     start: (Timestamp, Instant),
     by_secs: AtomicU64,

@@ -8,7 +8,7 @@ use crate::scope::RecordId;
 /// A response as bytes: status, end-to-end headers in order, body, trailers.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Answer {
-    /// The status code, or any small number of a caller without HTTP.
+    /// The status code; callers without HTTP may use any small number.
     pub status: u16,
     /// Header fields in the order they are sent; same-named ones keep their order.
     pub headers: Vec<(String, Bytes)>,
@@ -22,25 +22,25 @@ pub struct Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnswerError {
-    /// The bytes are not the ones that were stored, or were stored for another record.
+    /// The bytes are not those that were stored, or they belong to another record.
     #[error("the stored answer does not match its checksum")]
     Checksum,
     /// Written by a version this one cannot read.
     #[error("the stored answer has format {0}, which this version does not know")]
     Format(u8),
-    /// The checksum holds, but the content makes no sense: a bug of the writer.
+    /// The checksum is right, but the content is not valid: a bug in the writer.
     #[error("the stored answer is malformed")]
     Malformed,
 }
 
-/// The header field that carries the version an answer was kept under. Only in what is stored.
+/// The header field that carries the version of a stored answer. It is never sent.
 pub const VERSION_FIELD: &str = "hapax-answer-version";
 
 const FORMAT: u8 = 1;
 const CHECKSUM_BYTES: usize = 16;
 
 impl Answer {
-    /// An answer without headers: what a caller without HTTP keeps.
+    /// An answer without headers, for callers without HTTP.
     pub fn new(status: u16, body: impl Into<Bytes>) -> Self {
         Answer {
             status,
@@ -49,10 +49,10 @@ impl Answer {
         }
     }
 
-    /// The stored form: format, checksum, then each field behind its length.
+    /// The stored form: format, checksum, then each field preceded by its length.
     ///
-    /// The checksum covers the record's id, so that an answer that strayed to another record is not
-    /// sent either.
+    /// The checksum covers the record's id, so an answer that ended up in another record is not
+    /// sent.
     pub fn encode(&self, id: &RecordId) -> Vec<u8> {
         let mut bytes = vec![0; 1 + CHECKSUM_BYTES];
         bytes[0] = FORMAT;
@@ -65,7 +65,7 @@ impl Answer {
         bytes
     }
 
-    /// Reads the stored form of this record's answer.
+    /// Reads the stored form of the answer of this record.
     pub fn decode(id: &RecordId, stored: &[u8]) -> Result<Answer, AnswerError> {
         match stored.first() {
             None => return Err(AnswerError::Checksum),
@@ -90,7 +90,7 @@ impl Answer {
         })
     }
 
-    /// Under which version of answers it was kept, if its route had one.
+    /// The answer version it was kept under, if its route had one.
     pub fn version(&self) -> Option<&[u8]> {
         self.headers
             .iter()
@@ -98,9 +98,9 @@ impl Answer {
             .map(|(_, version)| &version[..])
     }
 
-    /// The answer as it is kept under a version (see
-    /// [`Policy::answer_version`](crate::Policy::answer_version)), or under none. Stands among the
-    /// headers, as no layout of a store has a place for it, and is sent to nobody.
+    /// Sets the answer version (see [`Policy::answer_version`](crate::Policy::answer_version)) to
+    /// be stored, or removes it. The version is stored among the headers, because store layouts
+    /// have no column for it. It is never sent.
     #[must_use]
     pub fn under(mut self, version: Option<&str>) -> Self {
         self.headers.retain(|(name, _)| name != VERSION_FIELD);
@@ -113,7 +113,7 @@ impl Answer {
         self
     }
 
-    /// How long [`encode`](Answer::encode) makes it.
+    /// The length of what [`encode`](Answer::encode) returns.
     pub fn encoded_len(&self) -> usize {
         let fields = |fields: &[(String, Bytes)]| {
             4 + fields

@@ -1,8 +1,8 @@
-//! The audit log: what was done by hand, by whom and why.
+//! The audit log: what operators did by hand, who did it and why.
 //!
-//! A store writes an entry in the same step as the change it is about, so that neither is there
-//! without the other; a change that lost leaves none. Entries outlive their records: forgetting a
-//! key does not forget who had it forgotten.
+//! A store writes an entry in the same step as the change it describes: either both exist or
+//! neither. A change whose condition did not hold leaves no entry. Entries outlive their records:
+//! forgetting a key does not erase who forgot it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,46 +14,46 @@ use crate::scope::{RecordId, Scope};
 use crate::store::{Change, Put};
 use crate::time::Timestamp;
 
-/// How long an entry is kept: a year, and time to look at it. Older ones go with the sweep; nothing
-/// else removes any.
+/// How long an entry is kept: a year and some time to read it. The sweep removes older entries;
+/// nothing else removes any.
 pub const KEPT_FOR: Duration = Duration::from_secs(400 * 24 * 60 * 60);
-/// The longest `by`.
+/// The longest `by`, in bytes.
 pub const BY_BYTES_MAX: usize = 255;
-/// The longest `reason`.
+/// The longest `reason`, in bytes.
 pub const REASON_BYTES_MAX: usize = 2_000;
-/// The longest word for what was done.
+/// The longest name of an action, in bytes.
 pub const ACTION_BYTES_MAX: usize = 64;
-/// Entries in one page, however many are asked for.
+/// The most entries in one page.
 pub const PAGE_MAX: usize = 1_000;
 
-/// Who did something by hand, and why. Both are said, and neither is longer than its limit;
-/// otherwise they are kept as they are.
+/// Who did something by hand, and why. Neither text is empty or longer than its limit; both are
+/// kept verbatim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Signed {
     by: Arc<str>,
     reason: Arc<str>,
 }
 
-/// Why nobody can sign like this.
+/// Why a signature is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignedError {
-    /// Who or why was not said.
+    /// Who or why is missing.
     #[error("say who does this and why")]
     Unsaid,
-    /// More was said than is kept.
+    /// A text is longer than its limit.
     #[error("`{what}` is {found} bytes long, and at most {max} are kept: say it shorter")]
     TooLong {
         /// `by`, `reason` or `action`.
         what: &'static str,
-        /// How long it is.
+        /// Its length in bytes.
         found: usize,
-        /// How long it may be.
+        /// The limit in bytes.
         max: usize,
     },
 }
 
 impl Signed {
-    /// Signs.
+    /// Checks and keeps both texts.
     pub fn new(by: &str, reason: &str) -> Result<Signed, SignedError> {
         if by.trim().is_empty() || reason.trim().is_empty() {
             return Err(SignedError::Unsaid);
@@ -64,12 +64,12 @@ impl Signed {
         })
     }
 
-    /// Who.
+    /// Who did it.
     pub fn by(&self) -> &str {
         &self.by
     }
 
-    /// Why.
+    /// Why it was done.
     pub fn reason(&self) -> &str {
         &self.reason
     }
@@ -94,12 +94,12 @@ pub enum Action {
     Settle,
     /// A record was forgotten.
     Forget,
-    /// Something that changes no record, in a word of its own.
+    /// An action that changes no record, with its own name.
     Other(Arc<str>),
 }
 
 impl Action {
-    /// The word for it, as it is stored and printed.
+    /// The name of this action, as stored and printed.
     pub fn word(&self) -> &str {
         match self {
             Action::Settle => "settle",
@@ -108,7 +108,7 @@ impl Action {
         }
     }
 
-    /// What a word stands for.
+    /// The action with this name.
     pub fn of(word: &str) -> Action {
         match word {
             "settle" => Action::Settle,
@@ -124,8 +124,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// Something done by hand that changes no record, and is to be found in the log all the same: a
-/// configuration that was loaded anew.
+/// An action by hand that changes no record but belongs in the log, such as a configuration reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     action: Arc<str>,
@@ -133,7 +132,8 @@ pub struct Note {
 }
 
 impl Note {
-    /// A note. Its word is its author's own, and not one of those for changes of records.
+    /// Makes a note. The author chooses the name of the action; names of changes to records are
+    /// refused.
     pub fn new(action: &str, signed: Signed) -> Result<Note, SignedError> {
         if action.trim().is_empty() || !matches!(Action::of(action), Action::Other(_)) {
             return Err(SignedError::Unsaid);
@@ -148,45 +148,44 @@ impl Note {
 /// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Its number: counted up from one without gaps, in the order in which entries became visible,
-    /// so that whoever has read up to one of them has missed none.
+    /// The entry's number. Numbers count up from one without gaps, in the order in which entries
+    /// became visible, so a reader that has read up to a number has missed no earlier entry.
     pub sequence: u64,
     /// The store's time of the change.
     pub at: Timestamp,
     /// What was done.
     pub action: Action,
-    /// Who, and why.
+    /// Who did it, and why.
     pub signed: Signed,
-    /// The record that was changed, if it was one.
+    /// The record that was changed, if any.
     pub touched: Option<Touched>,
 }
 
-/// A record that was changed by hand, as it was and as it became.
+/// A record that was changed by hand, before and after the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched {
-    /// Its name in the store.
+    /// Its id in the store.
     pub id: RecordId,
-    /// Whose it was, for which operation.
+    /// Namespace, principal and operation.
     pub scope: Arc<Scope>,
     /// The caller's key.
     pub key: Key,
-    /// When this life of the key began. Zero in an entry that was written before entries had it.
+    /// When this life of the key began. Zero in entries from versions that did not write it.
     pub created_at: Timestamp,
-    /// Its state before, by the store's clock.
+    /// Its state before the change, by the store's clock.
     pub before: State,
-    /// Its state after.
+    /// Its state after the change.
     pub after: State,
-    /// The status it has now, if it has one.
+    /// Its status after the change, if it has one.
     pub status: Option<u16>,
-    /// The fence it was given.
+    /// The fence that the change minted.
     pub fence: Fence,
-    /// Its version after.
+    /// Its version after the change.
     pub version: u64,
 }
 
 impl LogEntry {
-    /// The entry that belongs to a write that won: a change by hand has one. The store gives it its
-    /// number.
+    /// The entry for a write that won. Only a change by hand has one. The store assigns the number.
     pub fn of(put: &Put, before: Option<&Head>, after: &Head, now: Timestamp) -> Option<LogEntry> {
         let (action, signed) = match &put.change {
             Change::Settle(_, signed) => (Action::Settle, signed.clone()),
@@ -213,7 +212,7 @@ impl LogEntry {
         })
     }
 
-    /// The entry of a note. The store gives it its number.
+    /// The entry for a note. The store assigns the number.
     pub fn noted(note: Note, now: Timestamp) -> LogEntry {
         LogEntry {
             sequence: 0,
@@ -228,18 +227,18 @@ impl LogEntry {
 /// Which entries to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogQuery {
-    /// Only of this record.
+    /// Only entries about this record.
     pub record: Option<RecordId>,
-    /// From where, and in which direction.
+    /// Where to start, and in which direction.
     pub from: Start,
-    /// At most so many, and never more than [`PAGE_MAX`].
+    /// The most entries to return; [`PAGE_MAX`] applies as well.
     pub limit: usize,
 }
 
 /// Where a page of the log begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// After this number, oldest first: to read on from where one was. Zero is the beginning.
+    /// After this number, oldest first: to continue from an earlier page. Zero is the beginning.
     After(u64),
     /// Before this number, newest first.
     Before(u64),
@@ -257,7 +256,7 @@ impl LogQuery {
         }
     }
 
-    /// What came after the entry with this number.
+    /// The entries after this number.
     pub fn after(sequence: u64, limit: usize) -> LogQuery {
         LogQuery {
             record: None,
@@ -266,7 +265,7 @@ impl LogQuery {
         }
     }
 
-    /// The same, of one record only.
+    /// Limits the query to one record.
     #[must_use]
     pub fn of(self, record: RecordId) -> LogQuery {
         LogQuery {
@@ -275,7 +274,7 @@ impl LogQuery {
         }
     }
 
-    /// How many entries a store returns at most.
+    /// The most entries a store returns for this query.
     pub fn rows(&self) -> usize {
         self.limit.min(PAGE_MAX)
     }

@@ -1,8 +1,8 @@
-//! The decision: what to do with a request, given what is remembered.
+//! The decision: what to do with a request, given the record of its key.
 //!
-//! `decide` proposes; the [`Condition`] decides, inside the store, by the store's clock. Acting on
-//! a stale reading therefore costs a round trip and never an effect: the losing write comes back
-//! with the current record, and `decide` is asked again.
+//! `decide` proposes; the [`Condition`] is judged inside the store, by the store's clock. Acting on
+//! a stale reading therefore costs a round trip and never a second effect: the losing write returns
+//! the current record, and `decide` is called again.
 
 use std::time::Duration;
 
@@ -14,33 +14,33 @@ use crate::rejection::Rejection;
 use crate::store::Condition;
 use crate::time::Timestamp;
 
-/// What a request asks, as far as deciding goes.
+/// The parts of a request that the decision depends on.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
     /// The request's fingerprint, made under the policy stored in the record where there is one.
     pub fingerprint: &'a Fingerprint,
-    /// The caller wants nothing begun after this (`Idempotency-Deadline`).
+    /// The caller asks that no attempt begin after this time (`Idempotency-Deadline`).
     pub deadline: Option<Timestamp>,
-    /// The key is a token that may begin nothing after this.
+    /// The key is an issued token, which may not begin an attempt after this time.
     pub token_until: Option<Timestamp>,
 }
 
-/// What to do.
+/// What the node does with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Claim a new attempt under this condition.
     Attempt(Condition),
     /// Send the stored answer.
     Replay,
-    /// An attempt is running: wait for it, or tell the caller to come back.
+    /// An attempt is running: wait for it, or ask the caller to come back.
     Wait,
-    /// The attempt's lease is over: write down that it is lost, under this condition, then say so.
+    /// The attempt's lease is over: write that it is lost, under this condition, then answer.
     WriteLost(Condition),
-    /// Answer with this.
+    /// Answer with this rejection.
     Reject(Rejection),
 }
 
-/// How far the clock of a caller who sets a deadline may be from ours.
+/// Tolerated difference between the store's clock and the clock of a caller who sets a deadline.
 pub const DEADLINE_TOLERANCE: Duration = Duration::from_secs(5);
 
 /// Decides what to do with a request. `now` is by the clock of the store the record was read from.
@@ -51,14 +51,14 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
     let state = head.state_at(now);
 
     match &head.fingerprint {
-        // Only `forget` leaves no fingerprint: nothing to compare with, nothing to tell.
+        // Only `forget` leaves a record without a fingerprint. There is nothing to compare with.
         None => {
             return Decision::Reject(Rejection::KeyExpired {
                 last: Some(state.last()),
                 is_forgotten: true,
             });
         }
-        // Before everything else: another request learns nothing of this record, not even its
+        // Comes first: a different request must learn nothing about this record, not even its
         // state.
         Some(first) if first != ask.fingerprint => return Decision::Reject(Rejection::KeyReused),
         Some(_) => {}
@@ -75,8 +75,8 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
         }),
         State::Retryable if may_try_again => attempt(lapsed, ask, now),
         State::Retryable => Decision::Reject(Rejection::AttemptsExhausted),
-        // Too late to begin another is not "nothing was begun": the lost one may have had its
-        // effect.
+        // If it is too late to begin another attempt, the answer is not `DeadlinePassed`, which
+        // says that nothing was begun: the lost attempt may have had its effect.
         State::Unknown
             if may_follow(head, policy.mode)
                 && may_try_again
@@ -94,8 +94,8 @@ pub fn decide(record: Option<&Head>, ask: &Ask<'_>, now: Timestamp, policy: &Pol
     }
 }
 
-/// Whether a lost attempt may be followed by another. One that was answered as done, though not in
-/// the transaction of its effect, was not lost: there is nothing that was rolled back.
+/// Whether a lost attempt may be followed by another. In transaction mode it may not if the service
+/// answered as done without joining the transaction: nothing was rolled back.
 fn may_follow(head: &Head, mode: Mode) -> bool {
     match mode {
         Mode::Hold => false,
@@ -106,7 +106,7 @@ fn may_follow(head: &Head, mode: Mode) -> bool {
     }
 }
 
-/// Begin, unless it is too late to begin.
+/// Begins an attempt, unless the caller's deadline or the token's time has passed.
 fn attempt(condition: Condition, ask: &Ask<'_>, now: Timestamp) -> Decision {
     if ask
         .deadline

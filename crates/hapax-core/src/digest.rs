@@ -1,9 +1,9 @@
-//! SHA-256 over parts that cannot run into each other.
+//! SHA-256 over a list of parts with unambiguous boundaries.
 
 use sha2::{Digest, Sha256};
 
-/// Hashes a list of parts, each behind its length and all behind a domain, so that no two different
-/// lists hash alike.
+/// Hashes a list of parts. A domain comes first and each part is preceded by its length, so no two
+/// different lists have the same input.
 pub(crate) struct Parts(Sha256);
 
 impl Parts {
@@ -18,7 +18,7 @@ impl Parts {
         self.0.update(part);
     }
 
-    /// How many parts follow: keeps two neighbouring lists apart.
+    /// Adds the number of parts that follow, which separates two neighbouring lists.
     pub(crate) fn push_count(&mut self, count: usize) {
         self.0.update((count as u64).to_be_bytes());
     }

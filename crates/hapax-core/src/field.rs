@@ -1,7 +1,7 @@
 //! The two structured-field items (RFC 9651) this contract needs: a string and a date.
 //!
-//! Both are read whole: parameters, lists and anything after the item are refused, because a key
-//! with a parameter is not a key we know how to compare.
+//! Both are read strictly: parameters, lists and anything after the item are refused. A key with a
+//! parameter could not be compared.
 
 use crate::time::Timestamp;
 
@@ -23,7 +23,7 @@ pub fn string(value: &[u8]) -> Option<String> {
     }
 }
 
-/// Writes `text` as a structured-field string. The caller vouches that it is printable ASCII.
+/// Writes `text` as a structured-field string. The caller ensures that it is printable ASCII.
 pub fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
@@ -51,8 +51,7 @@ pub fn date(value: &[u8]) -> Option<Timestamp> {
     Some(Timestamp::from_micros(seconds.saturating_mul(1_000_000)))
 }
 
-/// Whether this is a token in the sense of RFC 9110 section 5.6.2, as names of header fields and
-/// methods are.
+/// Whether `name` is a token (RFC 9110 section 5.6.2), as field names and methods are.
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name
@@ -60,7 +59,7 @@ pub(crate) fn is_name(name: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
 }
 
-/// Optional white space around a field value (RFC 9110 section 5.6.3).
+/// Removes optional white space around a field value (RFC 9110 section 5.6.3).
 pub(crate) fn trim(value: &[u8]) -> &[u8] {
     let blank = |b: &u8| matches!(b, b' ' | b'\t');
     let start = value.iter().position(|b| !blank(b)).unwrap_or(value.len());
@@ -71,7 +70,7 @@ pub(crate) fn trim(value: &[u8]) -> &[u8] {
     &value[start..end]
 }
 
-/// The name of a field as people write it: `idempotency-key` is `Idempotency-Key`.
+/// The field name in its usual spelling: `idempotency-key` becomes `Idempotency-Key`.
 pub fn in_capitals(name: &str) -> String {
     let capital = |word: &str| {
         let mut letters = word.chars();

@@ -1,7 +1,7 @@
 //! The guard: under which condition a record may change, and what it then becomes.
 //!
 //! Every change of every record in every store is one of the transitions here. A store calls
-//! [`judge`] inside the step that makes the change atomic, with its own clock; the model checker
+//! [`judge`] with its own clock, inside the atomic step that makes the change. The model checker
 //! calls the same function.
 
 use crate::planted::{self, Bug};
@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
-/// Judges one write: the head the record takes, or a refusal.
+/// Judges one write. Returns the new head of the record, or a refusal.
 ///
 /// `floor` is the highest fence of any record the store has ever removed.
 pub fn judge(
@@ -47,7 +47,7 @@ pub fn judge(
                 .ok_or(Refused)?;
             Ok(lost(head, *lifetime, now))
         }
-        // "Unknown" settles nothing: somebody who knows must say what they know.
+        // A settlement must name a known outcome, so `Unknown` is refused.
         (Change::Settle(finish, _), Condition::Version { version })
             if is_end(finish.state) && finish.state != State::Unknown =>
         {
@@ -66,13 +66,13 @@ pub fn judge(
                 .ok_or(Refused)?;
             Ok(forgotten(head, *lifetime, now, floor))
         }
-        // No other pair is a transition.
+        // All other combinations of change and condition are invalid.
         _ => Err(Refused),
     }
 }
 
-/// Judges one renewal: a live attempt keeps its lease while it owns its fence. One that lapsed but
-/// was not acted upon gets it back.
+/// Judges one renewal: a running attempt keeps its lease while it owns its fence. An attempt whose
+/// lease has expired gets it back if no other write has followed.
 pub fn renew(current: Option<&Head>, renewal: &Renewal, now: Timestamp) -> Result<Head, Refused> {
     let head = current
         .filter(|head| head.fence == renewal.fence && head.state == State::Running)
@@ -90,31 +90,30 @@ pub fn renew(current: Option<&Head>, renewal: &Renewal, now: Timestamp) -> Resul
     })
 }
 
-/// What time has brought to a record, for a sweep to write down.
+/// A change of a record that is due by time. A sweep writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// The lease is over: the record becomes this.
+    /// The lease is over: the record gets this head.
     Lost(Box<Head>),
-    /// Retention is over: the answer goes. The head stays; that it is a tombstone now, its times
-    /// tell.
+    /// Retention is over: the answer is removed. The head stays; its times make it a tombstone.
     Buried,
-    /// The tombstone is over: the record goes.
+    /// The tombstone is over: the record is removed.
     Removed,
 }
 
-/// What a sweep finds to do with a record at `now`. `lifetime` is what a lost attempt gets, since
-/// its policy is not at hand.
+/// What a sweep has to do with a record at `now`. `lifetime` is for lost attempts, since their
+/// policy is not available here.
 pub fn due(head: &Head, lifetime: Lifetime, now: Timestamp) -> Option<Due> {
     match (head.state, head.state_at(now)) {
         (State::Running, State::Unknown) => Some(Due::Lost(Box::new(lost(head, lifetime, now)))),
-        // First the answer, then the head: each is one thing to do.
+        // The answer goes first and the head in a later step.
         (_, State::Expired(_)) if head.kept => Some(Due::Buried),
         _ if head.is_gone(now) => Some(Due::Removed),
         _ => None,
     }
 }
 
-/// When a sweep should look at this record next; never, for what was never resolved.
+/// When a sweep should look at this record next. `None` for a record that was never resolved.
 pub fn due_at(head: &Head) -> Option<Timestamp> {
     match head.state {
         State::Running => Some(head.lease_until),
@@ -135,7 +134,7 @@ impl Swept {
     }
 }
 
-/// What an attempt can end in.
+/// Whether an attempt can end in this state.
 fn is_end(state: State) -> bool {
     matches!(
         state,
@@ -143,15 +142,15 @@ fn is_end(state: State) -> bool {
     )
 }
 
-/// `Held`: running, or given up for lost with nobody having acted on it. Neither lease nor
-/// retention matters: late is not lost.
+/// `Held`: running, or counted as lost with no later change. Lease and retention do not matter: a
+/// late attempt may still end.
 fn is_held(head: &Head, fence: Fence) -> bool {
     head.fence == fence && head.state.is_open() && head.fingerprint.is_some()
 }
 
-/// `Lapsed`: the attempt is over, by the store's clock or by its own word. A completed record is
-/// never lapsed, though its fence is the same: between the reading and this write the late attempt
-/// may have completed.
+/// `Lapsed`: the attempt is over, by the store's clock or because it ended by itself. A completed
+/// record is never lapsed, though its fence is the same: the late attempt may have completed
+/// between the reading and this write.
 fn is_over(head: &Head, fence: Fence, now: Timestamp) -> bool {
     let lease_is_over = head.lease_until <= now || planted::is(Bug::UnconditionalTakeover);
     let is_over = match head.state {
@@ -186,8 +185,8 @@ fn first_claim(
         state: State::Running,
         fence,
         token: claim.token,
-        // Above every version of an earlier record of this id, so that an operator who looked at
-        // that one cannot change this one.
+        // Above every version of an earlier record with this id, so that an operator who read the
+        // earlier record cannot change this one.
         version: fence.as_u64().max(version + 1),
         attempts: 1,
         lease_until: now.after(claim.lease),
@@ -203,8 +202,8 @@ fn first_claim(
     }
 }
 
-/// A further attempt. The fingerprint stays the first one's: a repeat is compared with what was
-/// asked first, under its policy.
+/// The head after a further attempt. The fingerprint of the first request stays: every repeat is
+/// compared with it, under its policy.
 fn next_claim(head: &Head, claim: &Claim, now: Timestamp, floor: Fence) -> Head {
     Head {
         state: State::Running,
@@ -221,8 +220,7 @@ fn next_claim(head: &Head, claim: &Claim, now: Timestamp, floor: Fence) -> Head 
     }
 }
 
-/// The record of an attempt that has ended so, by the store's clock: what [`judge`] makes of it
-/// where the attempt owns its record.
+/// The head after an attempt that owns its record has ended, as [`judge`] makes it.
 pub fn ended(head: &Head, finish: &Finish, now: Timestamp) -> Head {
     Head {
         state: finish.state,
@@ -262,8 +260,8 @@ fn forgotten(head: &Head, lifetime: Lifetime, now: Timestamp, floor: Fence) -> H
         version: head.version + 1,
         finished_at: now,
         expires_at: now,
-        // Never shorter than without the forgetting: what was asked to be forgotten was not asked
-        // to run again.
+        // Never earlier than without `forget`: forgetting a record must not let its request run
+        // again sooner.
         tombstone_until: now.after(lifetime.tombstone).max(head.tombstone_until),
         ..head.clone()
     }

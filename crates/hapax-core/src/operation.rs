@@ -12,13 +12,13 @@ use crate::key::Key;
 use crate::scope::RecordId;
 use crate::time::Timestamp;
 
-/// The secret that makes operation ids and issued tokens unguessable. Kept by the store, so that
+/// The secret that makes operation ids and issued tokens unguessable. The store keeps it, so that
 /// every node has the same one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// A secret from a good source of randomness, which this crate does not have.
+    /// A secret from 32 random bytes. This crate has no source of randomness.
     pub const fn from_bytes(bytes: [u8; 32]) -> Secret {
         Secret(bytes)
     }
@@ -42,24 +42,25 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// How many bytes of an operation id are each of its halves: the proof, and the beginning of the
-/// record's id.
+/// Bytes in each half of an operation id. The first half is the proof; the second is the beginning
+/// of the record's id.
 const HALF: usize = 16;
-/// How many bytes of the proof say which store made it. The rest says which life of the key.
+/// Bytes of the proof that identify the store. The rest of the proof identifies the life of the
+/// key.
 const STORE_BYTES: usize = 8;
 
-/// How long a store that existed before lives had ids of their own goes on making ids by the first
-/// rule, once it knows the second: nodes of the version before may still serve beside newer ones,
-/// and both must give one operation one id.
+/// How long an upgraded store goes on making ids by the first rule after it has learned the second
+/// (see [`OperationIds`]). During that time nodes of the previous version may still serve beside
+/// newer ones, and both must give one operation the same id.
 pub const GRACE: Duration = Duration::from_secs(60 * 60);
 
 /// Makes the operation ids of one store.
 ///
-/// There are two rules. By the first, every life of a scope and key has the same id. By the second
-/// each life has its own: a key that is used again after its tombstone is over names another
-/// operation, and a service that remembers the first does not take one for the other. Which rule
-/// holds for a record is decided by when it was created, and a record keeps its `created_at`
-/// through every takeover. So a record made before the second rule keeps its id.
+/// There are two rules. By the first, every life of a scope and key has the same id. By the second,
+/// each life has its own id: a key that is used again after its tombstone is over names another
+/// operation, so a service that remembers the first operation does not confuse the two. The
+/// record's `created_at` decides which rule applies. A record keeps its `created_at` through every
+/// takeover, so a record made before the second rule keeps its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationIds {
     secret: Secret,
@@ -81,12 +82,11 @@ impl OperationIds {
         &self.secret
     }
 
-    /// The id of the operation that a record stands for: the proof, then the first half of the
-    /// record's id.
+    /// The id of a record's operation: the proof, then the first half of the record's id.
     ///
-    /// A database can check it with nothing but a digest, and finds the record by the second half.
-    /// In each digest the secret comes first and everything has one length, so that nobody can make
-    /// one id from another.
+    /// A database can check the id with a digest alone, and finds the record by the second half. In
+    /// each digest the secret comes first and all inputs have a fixed length, so one id cannot be
+    /// extended into another.
     pub fn make(&self, record: &RecordId, created_at: Timestamp) -> OperationId {
         let found_by = &record.as_bytes()[..HALF];
         let mut store = Parts::new("hapax operation 2");
@@ -106,14 +106,15 @@ impl OperationIds {
     }
 }
 
-/// Opaque, unguessable, and the same for every attempt in one life of a scope and key.
+/// An operation id: opaque, unguessable, and the same for every attempt in one life of a scope and
+/// key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OperationId(Arc<str>);
 
 impl OperationId {
-    /// The key under which this operation calls the next service in `step`: the same one each time
-    /// it is derived, so that a repeat of this operation is a repeat there too. Spelled as a UUID,
-    /// the shape every API accepts.
+    /// The key under which this operation calls the next service in `step`. It is always the same,
+    /// so a repeat of this operation is a repeat there too. It is formatted as a UUID, which every
+    /// API accepts.
     pub fn derive(&self, step: &str) -> Key {
         let mut parts = Parts::new("hapax derived key 1");
         parts.push(self.0.as_bytes());
@@ -128,7 +129,7 @@ impl OperationId {
         .expect("a UUID is a key")
     }
 
-    /// The id as it travels in `Hapax-Operation`.
+    /// The id as sent in `Hapax-Operation`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -168,7 +169,7 @@ mod tests {
         );
         assert_ne!(operation, ids(2).make(&RECORD, before));
         assert_ne!(operation.derive("charge"), operation.derive("mail"));
-        // Pinned: a change here would make every repeat of an old operation a new request
+        // Pinned: a change here would turn every repeat of an old operation into a new request
         // downstream.
         assert_eq!(
             operation.as_str(),
@@ -192,8 +193,8 @@ mod tests {
         assert_ne!(operation, next);
         assert_ne!(operation.derive("charge"), next.derive("charge"));
         assert_ne!(operation, ids(2).make(&RECORD, LIVES_SINCE));
-        // A database tells a foreign operation from another life of its own by the first eight
-        // bytes, and finds both by the last sixteen.
+        // A database recognises its own operations by the first eight bytes, and finds the record
+        // by the last sixteen. Both lives share these bytes.
         assert_eq!(operation.as_str()[..16], next.as_str()[..16]);
         assert_eq!(operation.as_str()[32..], next.as_str()[32..]);
         // Pinned, as above.

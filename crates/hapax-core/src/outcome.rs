@@ -1,4 +1,4 @@
-//! The outcome: what an attempt ended in, and how a status is read as one.
+//! The outcome: what an attempt ended in, and how a status maps to it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use crate::policy::Policy;
 use crate::record::{Head, State};
 use crate::store::Lifetime;
 
-/// How long a record is kept of which nothing is known but that the service refused its caller with
-/// 401 or 403. Long enough for a repeat with better credentials to be the same operation, and
-/// short, because anybody can make such records with forged ones.
+/// How long a record is kept if its attempts only ever ended in 401 or 403. It is long enough for a
+/// repeat with better credentials to count as the same operation. It is short because anyone can
+/// make such records with forged credentials.
 pub const REFUSED_FOR: Duration = Duration::from_secs(10 * 60);
 
 /// What a status says about the effect.
@@ -21,12 +21,12 @@ pub enum Class {
     Keep,
     /// The attempt is known not to count: a repeat may run it again.
     Release,
-    /// Someone answered for someone who may have acted.
+    /// The status does not say whether the service acted: a proxy may have answered in its place.
     Unknown,
 }
 
 impl Class {
-    /// The word for it, as configuration spells it.
+    /// The name of this class in configuration.
     pub const fn word(self) -> &'static str {
         match self {
             Class::Keep => "keep",
@@ -39,12 +39,11 @@ impl Class {
 /// What an attempt ended in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The effect is done, or definitively refused, and this is the answer. `None` when it is not
-    /// to be kept.
+    /// The effect is done, or definitively refused.
     Kept {
         /// The status of the answer.
         status: u16,
-        /// The answer, or nothing where it is not kept.
+        /// The answer; `None` if it is not to be kept.
         answer: Option<Arc<Answer>>,
     },
     /// The attempt is known not to count.
@@ -58,7 +57,7 @@ pub enum Outcome {
 
 /// Why it is not known whether an attempt had its effect.
 ///
-/// A record keeps it in the place of its status: see [`Loss::code`].
+/// A record stores it in place of its status: see [`Loss::code`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
@@ -81,16 +80,16 @@ pub enum Loss {
     ProbeUnknown,
     /// The node stopped before the attempt ended.
     Stopped,
-    /// The lease ended without a word: the node went away, or lost the store. Also what records
-    /// from before say.
+    /// The lease ended and no outcome was written: the node stopped, or lost the store. Records of
+    /// versions without reasons read as this too.
     Lapsed,
-    /// A reason that a newer version has written.
+    /// A reason written by a newer version.
     Newer(u16),
 }
 
-/// Where the codes of [`Loss::NotJoined`] begin: the status is added to it.
+/// The first code of [`Loss::NotJoined`]: the status is added to it.
 const NOT_JOINED: u16 = 2000;
-/// The same of [`Loss::Answered`].
+/// The same for [`Loss::Answered`].
 const ANSWERED: u16 = 3000;
 
 /// Codes as stores keep them: never renumber.
@@ -106,7 +105,7 @@ const CODES: [(u16, Loss); 8] = [
 ];
 
 impl Loss {
-    /// The number that a record keeps where it would keep a status: from 1000 on.
+    /// The code that a record keeps in place of a status: 1000 or above.
     pub fn code(self) -> Option<u16> {
         match self {
             Loss::Answered(status) => Some(ANSWERED + status),
@@ -120,12 +119,12 @@ impl Loss {
         }
     }
 
-    /// What a record has kept.
+    /// Decodes what a record has kept.
     pub fn from_code(code: Option<u16>) -> Loss {
         match code {
             None => Loss::Lapsed,
-            // From before: what did not join had the mere status of its answer, or 500 where there
-            // was none.
+            // Older versions stored the plain status for an attempt that did not join, or 500 if it
+            // had none.
             Some(status @ ..=999) => Loss::NotJoined(Some(status)),
             Some(code @ 3100..=3999) => Loss::Answered(code - ANSWERED),
             Some(code @ 2100..=2999) => Loss::NotJoined(Some(code - NOT_JOINED)),
@@ -136,7 +135,7 @@ impl Loss {
         }
     }
 
-    /// A word for it, as the admin API says it.
+    /// The name of this loss in the admin API.
     pub const fn word(self) -> &'static str {
         match self {
             Loss::Answered(_) => "answered",
@@ -153,10 +152,10 @@ impl Loss {
         }
     }
 
-    /// Whether the work may be done though its record did not join the transaction of the effect:
-    /// nothing is known to have been rolled back.
+    /// Whether the work may be done outside the transaction of the effect, so that it is not known
+    /// to have been rolled back.
     pub const fn may_be_done_outside(self) -> bool {
-        // What a newer version means is not known: as careful as can be.
+        // The meaning of a newer version's reason is not known, so it gets the careful reading.
         matches!(
             self,
             Loss::Answered(..=399) | Loss::NotJoined(_) | Loss::Newer(_)
@@ -190,7 +189,7 @@ impl fmt::Display for Loss {
 }
 
 impl Outcome {
-    /// The state the record takes.
+    /// The state of the record after this outcome.
     pub fn state(&self) -> State {
         match self {
             Outcome::Kept {
@@ -202,11 +201,11 @@ impl Outcome {
         }
     }
 
-    /// How long the record is remembered when the attempt that made this claim ends so.
+    /// How long the record is remembered if the attempt in `claimed` ends in this outcome.
     ///
-    /// If 401 or 403 is all that ever came of the key, it is kept for [`REFUSED_FOR`] and leaves no
-    /// tombstone. A record with any other past keeps its ordinary lifetime: an attempt that was
-    /// lost must not be forgotten because a later one was refused.
+    /// If the key's attempts only ever ended in 401 or 403, the record is kept for [`REFUSED_FOR`]
+    /// and leaves no tombstone. A record with any other past keeps its ordinary lifetime: a lost
+    /// attempt must not be forgotten because a later one was refused.
     pub fn lifetime(&self, claimed: &Head, follows_lost: bool, policy: &Policy) -> Lifetime {
         let ordinary = Lifetime::from(policy);
         let is_refused = matches!(
@@ -225,8 +224,7 @@ impl Outcome {
         }
     }
 
-    /// What the record keeps as its status: the one the attempt was answered with, or why it was
-    /// lost.
+    /// The status field of the record: the status of the answer, or the code of the loss.
     pub fn code(&self) -> Option<u16> {
         match self {
             Outcome::Kept { status, .. } => Some(*status),
@@ -235,7 +233,7 @@ impl Outcome {
         }
     }
 
-    /// The status the attempt was answered with, if it was.
+    /// The status of the service's answer, if it gave one.
     pub fn status(&self) -> Option<u16> {
         match self {
             Outcome::Lost(Loss::Answered(status) | Loss::NotJoined(Some(status))) => Some(*status),
@@ -245,18 +243,18 @@ impl Outcome {
     }
 }
 
-/// How a status is read on a route, unless its service [says better](Said). What the route says
-/// about a status wins over the general rule.
+/// How a route reads a status, unless its service [says more](Said). The route's own classes take
+/// precedence over the general rule.
 ///
-/// 500 is unknown: an exception that nobody caught is the typical one, and it may come after the
-/// effect. Where a second attempt is safe
-/// ([`Mode::releases_errors`](crate::policy::Mode::releases_errors)), every 5xx releases.
+/// 500 is unknown: it is typically an uncaught exception, which may come after the effect. Where a
+/// second attempt is safe ([`Mode::releases_errors`](crate::policy::Mode::releases_errors)), every
+/// 5xx releases.
 pub fn classify(status: u16, policy: &Policy) -> Class {
     if let Some(class) = policy.classes.get(&status) {
         return *class;
     }
     match status {
-        // Refused or shed before acting.
+        // The service refused or shed the request before acting.
         401 | 403 | 425 | 429 | 503 => Class::Release,
         500..=599 if policy.mode.releases_errors() => Class::Release,
         // A proxy or a timeout layer may have stopped waiting while the work went on.
@@ -266,18 +264,18 @@ pub fn classify(status: u16, policy: &Policy) -> Class {
     }
 }
 
-/// What a service says of the effect in the field `Hapax-Outcome`: it knows better than its status
-/// tells.
+/// What a service says about the effect in the field `Hapax-Outcome`. It is more precise than the
+/// status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Said {
-    /// Nothing happened: the key is released.
+    /// `none`: the effect did not happen, so the key is released.
     Nothing,
-    /// It is done: the answer is kept.
+    /// `done`: the effect happened, so the answer is kept.
     Done,
 }
 
 impl Said {
-    /// What the value of the field says. `None` if it is neither `none` nor `done`.
+    /// Reads the value of the field. `None` if it is neither `none` nor `done`.
     pub fn read(value: &[u8]) -> Option<Said> {
         match value {
             b"none" => Some(Said::Nothing),
@@ -286,8 +284,8 @@ impl Said {
         }
     }
 
-    /// What it means beside this status. `None` where the two contradict each other, or nothing is
-    /// left to say: the status counts.
+    /// The class for this status. `None` if the field contradicts the status or adds nothing to it;
+    /// then the status alone counts.
     pub fn class(self, status: u16) -> Option<Class> {
         match (self, status) {
             (Said::Nothing, 400..=599) => Some(Class::Release),
@@ -476,7 +474,7 @@ mod tests {
         guard::judge(None, &put, Timestamp::from_micros(1), Fence::ZERO).unwrap()
     }
 
-    /// Written to every store: what one version writes, the next must read as the same.
+    /// Stores keep these codes: the next version must read what this one writes.
     #[test]
     fn every_loss_has_its_code() {
         let table = [
@@ -502,7 +500,7 @@ mod tests {
         for code in (1000..=4100).map(Some) {
             assert_eq!(Loss::from_code(code).code(), code);
         }
-        // From before: the mere status of what did not join.
+        // Older versions stored the plain status of an attempt that did not join.
         assert_eq!(Loss::from_code(Some(404)), Loss::NotJoined(Some(404)));
     }
 

@@ -1,69 +1,70 @@
-//! Known bugs, compiled into the production path on demand, to see whether the tests would notice.
+//! Known bugs that can be compiled into the production code, to check that the tests detect them.
 //!
-//! Without the feature `planted` every question here is the constant `false` and the branches
-//! vanish. With it, the environment variable `HAPAX_PLANTED` names the one bug that is alive. The
-//! feature is for the project's own checks and for nothing else.
+//! Without the feature `planted`, every check here is the constant `false` and the branches vanish.
+//! With it, the environment variable `HAPAX_PLANTED` names the one bug that is active. The feature
+//! is only for the project's own checks.
 
-/// The bugs. Each is a mistake some real system has made.
+/// The bugs. Each is a mistake that some real system has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// A claim is decided by an earlier read and written without its condition.
     CheckThenAct,
-    /// A takeover does not ask whether the lease is over.
+    /// A takeover does not check whether the lease is over.
     UnconditionalTakeover,
-    /// A release does not ask whether the attempt still owns the record.
+    /// A release does not check whether the attempt still owns the record.
     UnownedRelease,
-    /// A completion does not ask whether the attempt still owns the record.
+    /// A completion does not check whether the attempt still owns the record.
     UnfencedCompletion,
-    /// A renewal makes a new fence, so that the attempt's own completion is refused.
+    /// A renewal makes a new fence, so the store refuses the attempt's own completion.
     RenewalBumpsFence,
-    /// Postgres: a takeover is decided by a reading that may be old by the time it is written.
+    /// Postgres: a takeover is decided by a reading that may be stale when it is written.
     PgStaleTakeover,
-    /// Postgres: that a tombstone is over is not asked again by the write that claims its key anew.
+    /// Postgres: the write that claims a key anew does not check again that the tombstone is over.
     PgStaleTombstone,
-    /// Postgres: a completion sent alone does not name the fence of its attempt.
+    /// Postgres: a completion sent alone does not check the fence of its attempt.
     PgUnfencedCompletion,
-    /// Postgres: completions sent together do not name the fences of their attempts.
+    /// Postgres: batched completions do not check the fences of their attempts.
     PgUnfencedBatch,
-    /// Postgres: an insert that meets another's row is taken for one that has made it.
+    /// Postgres: an insert that conflicts with another attempt's row counts as won.
     PgConflictIsWon,
-    /// Postgres: an answer is found by its fence alone, which records claimed together share.
+    /// Postgres: an answer is found by its fence alone, but records claimed together share a fence.
     PgAnswerByFence,
-    /// Postgres: answers that end together go into one table, however long each is kept.
+    /// Postgres: answers that end together go into one table, regardless of their retention.
     PgAnswersInOneTable,
-    /// Postgres: a table of answers is emptied when its time begins, not when it is over.
+    /// Postgres: a table of answers is emptied when its period begins instead of when it ends.
     PgRingTurnsEarly,
-    /// Postgres: what is removed takes the memory of its fence along.
+    /// Postgres: removing a record does not raise the floor for fences.
     PgFloorForgotten,
-    /// Postgres: an entry of the log has the number after the highest that is there.
+    /// Postgres: a new log entry gets the highest present number plus one, instead of the next
+    /// number of a counter.
     PgLogByMaximum,
-    /// Postgres: a renewal does not ask whether the attempt still owns the record.
+    /// Postgres: a renewal does not check whether the attempt still owns the record.
     PgRenewalOfAnyFence,
-    /// Postgres: a settlement leaves the lost attempt its fence.
+    /// Postgres: a settlement does not mint a new fence, so the lost attempt keeps its own.
     PgSettlementKeepsFence,
-    /// Postgres: the sweep removes what nobody knows the end of.
+    /// Postgres: the sweep removes records whose outcome is unknown.
     PgSweepRemovesUnresolved,
-    /// Postgres: a forgetting does not tell the nodes that have the answer in memory.
+    /// Postgres: a `forget` does not raise the forget-epoch, so nodes keep the answer in memory.
     PgForgetKeepsEpoch,
-    /// Postgres: a database that does not wait for its disk is left to it.
+    /// Postgres: a database with asynchronous commit is used as it is.
     PgCommitsAreNotWaitedFor,
-    /// Postgres: a standby behind a pooler is read from as if it were the server.
+    /// Postgres: a standby behind a pooler is read as if it were the primary.
     PgStandbyIsRead,
-    /// Postgres: an end in the caller's transaction does not name the fence of its attempt.
+    /// Postgres: a completion in the caller's transaction does not check the fence of its attempt.
     PgUnfencedJoin,
-    /// Postgres: an attempt that ends twice in transactions of the caller's puts the second answer
-    /// in the place of the first.
+    /// Postgres: an attempt that completes twice in the caller's transactions replaces the first
+    /// answer with the second.
     PgJoinReplacesAnswer,
-    /// Postgres: an operation is believed whatever it is signed with.
+    /// Postgres: the signature of an operation id is not checked.
     PgJoinOfAnyOperation,
-    /// Postgres: an operation of an earlier life of its key completes the record of the present
-    /// one.
+    /// Postgres: an operation of an earlier life of its key completes the record of the current
+    /// life.
     PgJoinOfAnyLife,
-    /// Postgres: a clock that jumps ahead by days is believed at once.
+    /// Postgres: a clock that jumps ahead by days is trusted at once.
     PgClockIsBelieved,
 }
 
-/// Every bug with the name `HAPAX_PLANTED` knows it by. Those of the Postgres store begin with
+/// Every bug with its name in `HAPAX_PLANTED`. Names of bugs in the Postgres store begin with
 /// [`POSTGRES`].
 pub const BUGS: &[(&str, Bug)] = &[
     ("check-then-act", Bug::CheckThenAct),
@@ -97,10 +98,10 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("pg-clock-is-believed", Bug::PgClockIsBelieved),
 ];
 
-/// What the names of bugs in the Postgres store begin with: only its own suites can notice them.
+/// The prefix of the names of bugs in the Postgres store. Only that store's suites can detect them.
 pub const POSTGRES: &str = "pg-";
 
-/// Whether this bug is alive in this process.
+/// Whether this bug is active in this process.
 #[cfg(feature = "planted")]
 pub fn is(bug: Bug) -> bool {
     use std::sync::OnceLock;
@@ -116,7 +117,7 @@ pub fn is(bug: Bug) -> bool {
     *planted == Some(bug)
 }
 
-/// Whether this bug is alive in this process: never, in a build without the feature.
+/// Whether this bug is active in this process: never, in a build without the feature.
 #[cfg(not(feature = "planted"))]
 #[inline(always)]
 pub const fn is(_: Bug) -> bool {

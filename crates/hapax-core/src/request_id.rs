@@ -1,9 +1,9 @@
-//! The request id: by which the logs of the client, of Hapax and of the service find together.
+//! The request id: correlates the logs of the client, Hapax and the service.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// What one request is called in every log. It is no secret, and nothing is decided by it.
+/// The name of one request in every log. It is not a secret, and no decision depends on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(Arc<str>);
 
@@ -11,8 +11,8 @@ impl RequestId {
     /// The longest id that is taken from a client.
     pub const BYTES_MAX: usize = 128;
 
-    /// An id of 1 to 128 letters, digits and `-_.:/+=`. `None` for anything else: a log would
-    /// stumble over it.
+    /// An id of 1 to 128 letters, digits and `-_.:/+=`. `None` for any other text, because it could
+    /// break log lines.
     pub fn new(id: &str) -> Option<RequestId> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(&byte);
         ((1..=RequestId::BYTES_MAX).contains(&id.len()) && id.bytes().all(is_plain))

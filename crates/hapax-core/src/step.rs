@@ -1,11 +1,11 @@
-//! The life of a call on one node: what it does next, given what just happened.
+//! The steps of a call on one node: what it does next, given what just happened.
 //!
 //! [`decide`](mod@crate::decide) says what a record means for a request. [`Step::next`] says what
 //! the node does about it, from the first question to the store until the end of the attempt is
-//! written. A step is one thing to do; doing it brings one event; the event leads to the next step.
-//! The code that performs the steps adds time limits and pauses, and no rule. The model in
-//! `tests/model.rs` drives this code through every interleaving of nodes that crash and a network
-//! that loses and delays; the table in `step/tests.rs` has every pair of step and event.
+//! written. A step is one action; it results in one event; the event leads to the next step. The
+//! code that performs the steps adds time limits and pauses, but no rules. The model in
+//! `tests/model.rs` drives this code through every interleaving of crashing nodes and a network
+//! that loses and delays messages; the table in `step/tests.rs` has every pair of step and event.
 //!
 //! # Before the work
 //!
@@ -18,23 +18,22 @@
 //!
 //! "Decide" leads to `Claim`, `WriteLost`, or an end: [`Replay`](Step::Replay),
 //! [`Wait`](Step::Wait), [`Reject`](Step::Reject). [`Abandon`](Step::Abandon) is an end for the
-//! caller; the claim, which may have been written, goes on as an orphan: it is claimed again until
-//! the store says what became of it, and released if it is there. That ends in
-//! [`Over`](Step::Over).
+//! caller. The claim may have been written, so it continues as an orphan: the node claims again
+//! until the store answers, and releases the claim if it exists. That ends in [`Over`](Step::Over).
 //!
 //! # From the work on
 //!
 //! | Step | Event | Next |
 //! |---|---|---|
 //! | [`Run`](Step::Run) | `Ended` | conclude, if the work completed its record in its own transaction; else write the end |
-//! | | `LeaseLost` | [`LetGo`](Step::LetGo): those who wait ask the store themselves; the work goes on |
-//! | | `RanTooLong` | [`GiveUp`](Step::GiveUp): written as lost; the work goes on, and may still end well |
-//! | `LetGo`, `GiveUp` | whatever it brings | run on |
+//! | | `LeaseLost` | [`LetGo`](Step::LetGo): waiting callers ask the store themselves; the work continues |
+//! | | `RanTooLong` | [`GiveUp`](Step::GiveUp): written as lost; the work continues and may still complete |
+//! | `LetGo`, `GiveUp` | any result | keep running |
 //! | [`WriteEnd`](Step::WriteEnd) | `Won` | conclude: written |
 //! | | `Seen` | conclude: an earlier try was written, or the work's own transaction, or the attempt lost its fence |
-//! | | `Failed` | again, without end; conclude only if what is there cannot be read |
+//! | | `Failed` | again, without end; conclude only if the stored record cannot be read |
 //!
-//! Any other pair is a mistake of whoever performs the steps, and panics.
+//! Any other pair is a bug in the code that performs the steps, and panics.
 
 use std::sync::Arc;
 
@@ -52,68 +51,69 @@ use crate::time::Timestamp;
 pub enum Step {
     /// Ask the store for the record.
     Read {
-        /// What the caller is told if it cannot be read: why nothing more can be begun.
+        /// The rejection if the read fails: why no attempt can be begun.
         otherwise: Option<Rejection>,
     },
     /// Send a claim.
     Claim {
         /// The claim.
         claiming: Claiming,
-        /// The record, or its absence, by which it was decided. Without it absence is assumed.
+        /// The reading on which the claim is based. `None`: the record is assumed to be absent.
         seen: Option<Seen>,
     },
-    /// End a claim of ours that never ran: its lease was over when it was found, or its caller has
-    /// gone.
+    /// End a claim of this call that never ran: its lease was over when it was found, or its caller
+    /// has gone.
     Release {
         /// The claim.
         claiming: Claiming,
         /// Its fence.
         fence: Fence,
     },
-    /// Write down that an attempt whose lease is over is lost.
+    /// Write that an attempt whose lease is over is lost.
     WriteLost(Condition),
     /// Send the stored answer. An end.
     Replay(Seen),
     /// Wait for the attempt that is running. An end.
     Wait(Seen),
-    /// Answer with this. An end.
+    /// Answer with this rejection. An end.
     Reject {
-        /// The answer.
+        /// The rejection.
         rejection: Rejection,
-        /// The record it was judged by, which those who wait may judge for themselves.
+        /// The record it is based on. Callers that wait for this one may decide on it for
+        /// themselves.
         seen: Option<Seen>,
     },
-    /// Answer with this, and see to the claim without the caller. An end.
+    /// Answer with this rejection and resolve the claim without the caller. An end.
     Abandon {
         /// The orphaned claim.
         claiming: Claiming,
-        /// The answer.
+        /// The rejection.
         rejection: Rejection,
     },
-    /// The orphaned claim does not hold its key any more. An end.
+    /// The orphaned claim no longer holds its key. An end.
     Over,
     /// Wait for the work.
     Run(Box<Running>),
-    /// Let go of those who wait, and run on.
+    /// Let go of the callers that wait, and keep running.
     LetGo(Box<Running>),
-    /// Write down that the attempt counts as lost, and run on.
+    /// Write that the attempt counts as lost, and keep running.
     GiveUp(Box<Running>),
     /// Write the end of the attempt.
     WriteEnd(Box<End>),
-    /// Tell everybody. An end.
+    /// Inform all callers. An end.
     Conclude(Conclusion),
 }
 
-/// A claim under way.
+/// A claim that is being made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claiming {
     /// Its condition.
     pub condition: Condition,
     /// Why the attempt before it is unknown, if it is.
     pub follows: Option<Loss>,
-    /// It was sent before, and may have been written.
+    /// Whether it was sent before and may have been written.
     pub may_be_written: bool,
-    /// Its caller has gone.
+    /// Whether its caller has gone.
     pub is_orphan: bool,
 }
 
@@ -124,7 +124,7 @@ pub struct Running {
     pub head: Head,
     /// Why the attempt before it is unknown, if it is.
     pub follows: Option<Loss>,
-    /// It was written down as lost.
+    /// Whether the attempt was written as lost.
     pub is_given_up: bool,
 }
 
@@ -133,59 +133,61 @@ pub struct Running {
 pub struct End {
     /// Which attempt.
     pub running: Running,
-    /// What is written.
+    /// The change to write.
     pub finish: Finish,
-    /// The work says that it is done, but did not complete its record in its transaction.
+    /// Whether the work reports success but did not complete its record in its transaction.
     pub is_not_joined: bool,
 }
 
 /// How an attempt ended, with the record as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Conclusion {
-    /// As the work said.
+    /// As the work reported.
     Written(Seen),
-    /// In the transaction of its effect. What was stored there counts.
+    /// In the transaction of its effect. The answer stored there counts.
     InTransaction(Option<Seen>),
-    /// The work says that it is done, and did not complete its record: it is unknown.
+    /// The work reports success but did not complete its record: the record is unknown.
     NotJoined(Seen),
-    /// The work says that it is done, but its transaction did not commit.
+    /// The work reports success, but its transaction did not commit.
     NotCommitted(Seen),
-    /// Somebody else has the record: what the work did does not count here.
+    /// Another attempt or an operator took over the record: the outcome of this attempt does not
+    /// count.
     FencedOut(Seen),
-    /// What is there cannot be read.
+    /// The stored record cannot be read.
     Unreadable,
 }
 
-/// What happened.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// This is there: a reading, or a write whose condition did not hold.
+    /// The current record: from a read, or from a write whose condition did not hold.
     Seen(Seen),
     /// The write took place.
     Won(Won),
-    /// The store did not do it, or did not say so.
+    /// The store failed, or did not reply.
     Failed {
-        /// What the caller would be told.
+        /// The rejection to send if the call ends here.
         rejection: Rejection,
-        /// There is time to try again.
+        /// Whether there is time to try again.
         is_time_left: bool,
     },
-    /// Nothing more can be begun.
+    /// No further attempt can be begun.
     NotAdmitted(Rejection),
     /// The work ended.
     Ended {
-        /// In this.
+        /// The outcome.
         outcome: Outcome,
-        /// Its own transaction has completed its record.
+        /// Whether the work's own transaction has completed the record.
         is_joined: bool,
-        /// It wanted to join a transaction where there was none: what it did is not rolled back.
+        /// Whether the work tried to join a transaction but none was open: its effect is not rolled
+        /// back.
         has_acted_outside: bool,
     },
-    /// The lease is lost.
+    /// The lease was lost.
     LeaseLost,
-    /// The attempt has run for as long as one may.
+    /// The attempt has reached the limit on its running time.
     RanTooLong,
-    /// Those who waited were let go.
+    /// The callers that waited were let go.
     LetGo,
 }
 
@@ -198,10 +200,10 @@ impl From<Written> for Event {
     }
 }
 
-/// Whose steps they are.
+/// The call that the steps belong to.
 #[derive(Clone, Debug)]
 pub struct Caller<'a> {
-    /// What is asked, with the fingerprint that the record seen last would have.
+    /// The request, with the fingerprint made under the policy of the record seen last.
     pub ask: Ask<'a>,
     /// The route's policy.
     pub policy: &'a Policy,
@@ -210,9 +212,9 @@ pub struct Caller<'a> {
 }
 
 impl Step {
-    /// The first step. A fresh key costs one round trip: its absence is assumed, and the claim's
-    /// condition finds out. `looks_first` for a caller who must not take what a new key takes
-    /// before it is known to be one.
+    /// The first step. A new key costs one round trip: the claim assumes that the record is absent,
+    /// and its condition checks that. `looks_first` is for a caller that must not consume its
+    /// allowance for new keys before the key is known to be new.
     pub fn first(looks_first: bool) -> Step {
         if looks_first {
             return Step::Read { otherwise: None };
@@ -224,8 +226,8 @@ impl Step {
         }
     }
 
-    /// Whether nothing of the call is in the store that would have to be seen to: a node that has
-    /// found the record changed too often may stop here.
+    /// Whether the call can stop here without leaving anything in the store to resolve. A node that
+    /// has found the record changed too often may then stop.
     pub fn may_be_left(&self) -> bool {
         match self {
             Step::Read { .. } | Step::WriteLost(_) => true,
@@ -234,7 +236,7 @@ impl Step {
         }
     }
 
-    /// The record that the caller's request is compared with when this event comes, if it is.
+    /// The record that the request is compared with on this event, if any.
     pub fn judged<'a>(&self, event: &'a Event, token: AttemptToken) -> Option<&'a Head> {
         match (self, event) {
             (Step::Claim { .. }, Event::Seen(seen)) if mine(seen, token).is_some() => None,
@@ -248,7 +250,7 @@ impl Step {
     ///
     /// # Panics
     ///
-    /// If the event is none that this step can bring.
+    /// If this step cannot result in the event.
     pub fn next(self, event: Event, caller: &Caller<'_>) -> Step {
         match (self, event) {
             (Step::Read { .. } | Step::WriteLost(_), Event::Seen(seen)) => caller.decide(seen),
@@ -272,12 +274,12 @@ impl Step {
 
             (Step::Claim { claiming, .. }, Event::Won(won)) => claiming.own(won.head, won.now),
             (Step::Claim { claiming, .. }, Event::Seen(seen)) => match mine(&seen, caller.token) {
-                // An earlier try had won after all.
+                // An earlier try had won; its reply was lost.
                 Some(head) => claiming.own(head.clone(), seen.now),
                 None if claiming.is_orphan => Step::Over,
                 None => caller.decide(seen),
             },
-            // What is done can be replayed even where nothing more can be begun: look before
+            // A finished record can be replayed even if no attempt can be begun: read before
             // refusing.
             (Step::Claim { seen: None, .. }, Event::NotAdmitted(rejection)) => Step::Read {
                 otherwise: Some(rejection),
@@ -316,7 +318,7 @@ impl Step {
             (Step::Run(running), Event::LeaseLost) => Step::LetGo(running),
             (Step::Run(running), Event::RanTooLong) => Step::GiveUp(running),
             (Step::LetGo(running), Event::LetGo) => Step::Run(running),
-            // Unwritten, its lease lapses by itself.
+            // If the write failed, the lease lapses by itself.
             (Step::GiveUp(running), Event::Won(_) | Event::Seen(_) | Event::Failed { .. }) => {
                 Step::Run(Box::new(Running {
                     is_given_up: true,
@@ -331,7 +333,7 @@ impl Step {
             (Step::WriteEnd(end), Event::Seen(seen)) => {
                 Step::Conclude(end.refused(seen, caller.policy.mode))
             }
-            // It will not get better. Unrenewed, the attempt is held as unknown.
+            // Retrying would not help. The attempt is no longer renewed and counts as unknown.
             (
                 Step::WriteEnd(_),
                 Event::Failed {
@@ -355,11 +357,12 @@ impl Claiming {
         }
     }
 
-    /// The claim was not answered.
+    /// The store failed to answer the claim.
     fn failed(self, seen: Option<Seen>, rejection: Rejection, is_time_left: bool) -> Step {
         let is_locked = matches!(rejection, Rejection::InFlight { .. });
-        // Nothing was written, and whoever has the record may keep it for long. Of a new key there
-        // is none that anybody could have.
+        // Another transaction has locked the record. Nothing was written, and the lock may last, so
+        // do not retry. A new key has no record that could be locked, so the store itself is
+        // unavailable.
         if is_locked && !self.may_be_written && !self.is_orphan {
             let rejection = if self.condition == Condition::Absent {
                 Rejection::StoreUnavailable
@@ -381,7 +384,7 @@ impl Claiming {
         self.abandon(rejection)
     }
 
-    /// Nobody waits for this claim any more. An orphan is sent again until the store says what
+    /// The caller no longer waits for this claim. An orphan is sent again until the store says what
     /// became of it.
     fn abandon(self, rejection: Rejection) -> Step {
         let claiming = Claiming {
@@ -401,8 +404,8 @@ impl Claiming {
         }
     }
 
-    /// The claim is there. One that nobody waits for, or whose lease is over already, never ran and
-    /// is released: nothing of it need be held as unknown.
+    /// The claim exists. If its caller has gone or its lease is already over, it never ran: it is
+    /// released and need not be held as unknown.
     fn own(self, head: Head, now: Timestamp) -> Step {
         if self.is_orphan || head.state_at(now) != State::Running {
             return Step::Release {
@@ -417,8 +420,8 @@ impl Claiming {
         }))
     }
 
-    /// What ends this claim unused: the record is again what it was before it. Where an attempt had
-    /// been lost, nothing more is known of that one now, and whoever comes next must be told so.
+    /// The write that ends this claim unused and restores the previous state of the record. If the
+    /// previous attempt was lost, the record stays unknown for the same reason.
     pub fn release(&self, put: &Put, fence: Fence, lifetime: Lifetime) -> Put {
         let (state, status) = match self.follows {
             None => (State::Retryable, None),
@@ -439,10 +442,11 @@ impl Claiming {
 }
 
 impl Running {
-    /// What is to be written when the work ends so.
+    /// The end to write when the work ends in `outcome`.
     fn end(self, outcome: Outcome, has_acted_outside: bool, policy: &Policy) -> End {
-        // Of what is done, the transaction would have told us. And what was done without one was
-        // not rolled back, whatever the work says now.
+        // In transaction mode, a completed outcome that reaches this point did not join: its
+        // transaction would have completed the record. Work done outside a transaction was not
+        // rolled back, whatever the outcome says.
         let is_done = policy.mode == Mode::Transaction && outcome.state() == State::Completed;
         let is_not_joined = is_done || has_acted_outside;
         let outcome = if is_not_joined {
@@ -487,7 +491,7 @@ impl Running {
         }
     }
 
-    /// The record's head, if this attempt is its last.
+    /// The record's head, if this attempt is its latest.
     fn own<'a>(&self, seen: &'a Seen) -> Option<&'a Head> {
         let head = seen.head()?;
         (head.token == self.head.token && head.fence == self.head.fence).then_some(head)
@@ -503,20 +507,21 @@ impl End {
         }
     }
 
-    /// The write was refused, and this is there.
+    /// The conclusion if the write was refused and the store returned `seen`.
     fn refused(&self, seen: Seen, mode: Mode) -> Conclusion {
         let state = self.running.own(&seen).map(|head| head.state);
         match (state, mode) {
-            // By the work itself: what it has stored counts.
+            // The work's own transaction completed the record: the answer stored there counts.
             (Some(State::Completed | State::Failed), Mode::Transaction) => {
                 Conclusion::InTransaction(Some(seen))
             }
-            // What did not commit was released by whoever found that out.
+            // The transaction did not commit, and another node found that out and released the
+            // record.
             (Some(State::Retryable), Mode::Transaction) if self.is_not_joined => {
                 Conclusion::NotCommitted(seen)
             }
             (Some(State::Retryable), Mode::Transaction) => Conclusion::Written(seen),
-            // An earlier try had won, and only its reply was lost.
+            // An earlier try had won; its reply was lost.
             (Some(state), _) if state == self.finish.state => self.written(seen),
             _ => Conclusion::FencedOut(seen),
         }
@@ -524,7 +529,7 @@ impl End {
 }
 
 impl Caller<'_> {
-    /// What a record means for the next step.
+    /// Decides on the record and returns the next step.
     pub fn decide(&self, seen: Seen) -> Step {
         let head = seen.head();
         match decide(head, &self.ask, seen.now, self.policy) {
@@ -543,14 +548,14 @@ impl Caller<'_> {
     }
 }
 
-/// Why the attempt in this record was lost, if it was: it may have had its effect.
+/// Why the attempt in this record was lost. `None` if it was not lost.
 fn loss(head: &Head, now: Timestamp) -> Option<Loss> {
     (head.state_at(now) == State::Unknown)
         .then(|| head.loss(State::Unknown))
         .flatten()
 }
 
-/// The head of a claim that is ours and has not ended.
+/// The head, if it is this call's own claim and has not ended.
 fn mine(seen: &Seen, token: AttemptToken) -> Option<&Head> {
     let head = seen.head()?;
     (head.token == token && matches!(head.state, State::Running | State::Unknown)).then_some(head)

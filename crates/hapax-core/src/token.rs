@@ -1,8 +1,8 @@
-//! Tokens: keys that the server made, so that it can tell them from keys anybody made up.
+//! Issued tokens: keys that the server made, which it can tell from keys that callers made up.
 //!
 //! A route with [`KeyRule::Issued`](crate::policy::KeyRule::Issued) takes only these. A token is
-//! bound to the namespace and the principal it was made for; past its life it begins nothing new,
-//! but still finds what it began.
+//! bound to the namespace and the principal it was made for. After its life it cannot begin an
+//! operation, but it still finds the one it began.
 
 use crate::digest::{Parts, hex, unhex};
 use crate::key::Key;
@@ -38,7 +38,7 @@ pub fn verify(
     let (payload, given) = rest.split_at_checked(48)?;
     let given: [u8; 16] = unhex(given)?;
     let expected = mac(secret, namespace, principal, payload);
-    // Without an early exit, so that a forger learns nothing from how long the comparison took.
+    // Compares without an early exit, so that the duration tells a forger nothing.
     let difference = given
         .iter()
         .zip(expected)

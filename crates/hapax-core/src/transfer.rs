@@ -1,28 +1,27 @@
 //! Moving a store's content into another store, as it is.
 //!
-//! A second trait beside [`Store`](crate::Store), for whoever looks after stores and not for a
-//! node. Records go over verbatim: as they are stored, with their fences, versions, times and
-//! answers, also those that time has used up and no sweep has removed. With them goes what belongs
-//! to the store as a whole, its [`Account`]: the secret, without which no operation id and no token
-//! would be the same; the floor, without which a fence could come again.
+//! A second trait beside [`Store`](crate::Store), for tools that manage stores and not for nodes.
+//! Records are copied verbatim: as stored, with their fences, versions, times and answers,
+//! including expired records that no sweep has removed. The [`Account`] of the store as a whole is
+//! copied too: the secret, which keeps operation ids and tokens the same; and the floor, which
+//! keeps fences from repeating.
 //!
-//! # Never two
+//! # Never two live stores
 //!
-//! At no moment may two stores be in use that stem from each other: a key would have its effect in
-//! each. So a store says where it [stands](Standing), and only one that is [`Live`](Standing::Live)
-//! serves:
+//! A store and its copy may never be in use at the same time: a key could have its effect in each.
+//! So a store has a [`Standing`], and only a [`Live`](Standing::Live) store serves:
 //!
 //! 1. The source leaves: from now on it refuses to serve, and nothing in it changes.
-//! 2. The target arrives: it is empty, or is made so where its content is outlived, and refuses to
-//!    serve as well.
-//! 3. Records and log go over, page by page. Each page is written together with the [`Position`] up
-//!    to which everything has come.
-//! 4. The source is marked as moved, and only then
-//! 5. the target becomes live.
+//! 2. The target arrives: it is empty, or its content [may be replaced](Transfer::arrive) and is
+//!    erased. From now on it refuses to serve as well.
+//! 3. Records and log are copied page by page. Each page is written together with the [`Position`]
+//!    up to which the copy is complete.
+//! 4. The source is marked as moved.
+//! 5. Only then does the target become live.
 //!
-//! Whoever is killed at any point begins again with the same two stores and goes on from there; a
-//! [`CopyId`] on both sides tells this copy from every other. Between 4 and 5 no store serves,
-//! which costs patience and never an effect.
+//! A copy that is interrupted at any point can be started again with the same two stores and
+//! continues from there; a [`CopyId`] on both sides identifies the copy. Between 4 and 5 no store
+//! serves: requests are refused for a while, but no effect happens twice.
 
 use std::fmt;
 
@@ -33,56 +32,54 @@ use crate::scope::RecordId;
 use crate::store::{Reply, StoreError};
 use crate::time::Timestamp;
 
-/// A store whose content can be moved. Every verb is one atomic, durable step, and the same step
-/// again changes nothing more.
+/// A store whose content can be moved. Every method is one atomic, durable step, and repeating it
+/// changes nothing more.
 pub trait Transfer: Send + Sync + 'static {
-    /// What there is, and where the store stands.
+    /// Returns the size, the account and the standing of the store.
     fn survey(&self) -> Reply<'_, Survey>;
 
-    /// Takes the store out of use, to be copied; says what stands in the way, if something does.
-    /// One that leaves already does so under the new name.
+    /// Takes the store out of use, to be copied. If attempts hold live leases, it returns their
+    /// number instead. A store that is leaving already continues under the new copy id.
     fn leave(&self, copy: Passage) -> Reply<'_, Left>;
 
-    /// Records as they are stored, in the order of their ids. Of an answer past its retention
-    /// nobody can say whether it is still there: it is left out, and `kept` is not set. One that is
-    /// not as it was written is an error that names its record.
+    /// Returns records as they are stored, in the order of their ids. A store may or may not still
+    /// have an answer past its retention: such an answer is left out, and `kept` is not set. A
+    /// damaged answer is an error that names its record.
     fn export(&self, after: Option<RecordId>, page: Page) -> Reply<'_, Vec<Record>>;
 
-    /// Entries of the audit log after this number, oldest first, at most
+    /// Returns entries of the audit log after this number, oldest first, at most
     /// [`PAGE_MAX`](crate::audit::PAGE_MAX).
     fn entries(&self, after: u64) -> Reply<'_, Vec<LogEntry>>;
 
-    /// Says for good that everything is in another store now. Only of a store that leaves under
-    /// this name.
+    /// Marks the store as moved for good. Only for a store that is leaving under this copy id.
     fn moved(&self, copy: CopyId) -> Reply<'_, ()>;
 
-    /// Puts a store that leaves, or that has half arrived, back into use or out of its half: the
-    /// one is [`Live`](Standing::Live) again, the other empty and live.
+    /// Cancels a copy. A store that is leaving becomes [`Live`](Standing::Live) again; a store that
+    /// is arriving is emptied and becomes live.
     fn give_up(&self) -> Reply<'_, ()>;
 
-    /// Prepares for what is to come, and takes over what operation ids are made with. `false`:
-    /// there is something here that is not outlived, and nothing was changed.
+    /// Prepares the store for the copy and takes over the values that operation ids are made with.
+    /// Returns `false` and changes nothing if the content of this store may not be replaced.
     ///
-    /// Outlived is what an unfinished copy has brought, and what has been moved away and comes
-    /// back: a store that is [`Moved`](Standing::Moved) and has the secret of the one that is
-    /// copied.
+    /// Content may be replaced if an unfinished copy brought it, or if it was moved away and now
+    /// comes back: the store is [`Moved`](Standing::Moved) and has the secret of the source.
     fn arrive(&self, copy: Passage, account: Account) -> Reply<'_, bool>;
 
-    /// Writes what has come, verbatim, with the position up to which everything has. What is there
-    /// in the same or a higher version stays as it is. Only while arriving under this name.
+    /// Writes a shipment verbatim, together with its position. A record that exists in the same or
+    /// a higher version stays unchanged. Only while arriving under this copy id.
     fn import(&self, copy: CopyId, shipment: Shipment) -> Reply<'_, ()>;
 
-    /// Takes over the rest of the account and becomes live. Only while arriving under this name.
-    /// Every fence minted from then on is above every one that has come.
+    /// Takes over the rest of the account and becomes live. Only while arriving under this copy id.
+    /// Every fence minted afterwards is above every imported one.
     fn settle_in(&self, copy: CopyId, account: Account) -> Reply<'_, ()>;
 }
 
-/// What tells one copy from every other: random, and the same on both sides.
+/// Identifies one copy: random, and the same on both sides.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CopyId([u8; 16]);
 
 impl CopyId {
-    /// An id from a good source of randomness, or read back from a store.
+    /// An id from random bytes, or read back from a store.
     pub const fn from_bytes(bytes: [u8; 16]) -> CopyId {
         CopyId(bytes)
     }
@@ -102,27 +99,27 @@ impl fmt::Debug for CopyId {
 /// A copy, and the store at its other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passage {
-    /// Which copy.
+    /// The id of the copy.
     pub copy: CopyId,
-    /// The other store, as a person would call it; no password is in it.
+    /// The other store, in words for a person, without passwords.
     pub other: String,
 }
 
-/// Where a store stands.
+/// Whether a store is live, is being copied, was moved, or is an unfinished copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// In use, or ready to be.
+    /// In use, or ready for use.
     Live,
-    /// It is being copied, and must not change meanwhile.
+    /// It is being copied and must not change.
     Leaving(Passage),
-    /// Everything is in another store. Whoever would go on here would do again what is done there.
+    /// Everything is in another store. Serving from this one could repeat effects.
     Moved(Passage),
-    /// It is being filled, and something is missing.
+    /// It is an unfinished copy.
     Arriving(Passage, Position),
 }
 
 impl Standing {
-    /// The word for it, as stores write it down.
+    /// The name under which stores save this standing.
     pub const fn word(&self) -> &'static str {
         match self {
             Standing::Live => "live",
@@ -132,7 +129,8 @@ impl Standing {
         }
     }
 
-    /// What a word stands for, with what is stored beside it; `None` for a word of a newer version.
+    /// The standing with this name and the values stored beside it; `None` for a name of a newer
+    /// version.
     pub fn of(word: &str, passage: Passage, position: Position) -> Option<Standing> {
         match word {
             "live" => Some(Standing::Live),
@@ -143,7 +141,7 @@ impl Standing {
         }
     }
 
-    /// Why nobody may use the store, and what to do; `None` if it may be used.
+    /// Why the store may not be used, and what to do; `None` if it may be used.
     pub fn refusal(&self) -> Option<String> {
         match self {
             Standing::Live => None,
@@ -160,7 +158,7 @@ impl Standing {
     }
 }
 
-/// Up to where everything has come.
+/// How far a copy has come: everything up to this position has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Position {
     /// The last record.
@@ -169,12 +167,12 @@ pub struct Position {
     pub entry: u64,
 }
 
-/// How much at a time: at least one record, and no further one once it is that many or that much.
+/// The size of a page: at least one record, and no further one once either limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Records.
+    /// The most records.
     pub records: usize,
-    /// Bytes of answers.
+    /// The most bytes of answers.
     pub bytes: usize,
 }
 
@@ -188,55 +186,54 @@ impl Default for Page {
     }
 }
 
-/// What comes in one step.
+/// What one [`Transfer::import`] writes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Shipment {
     /// Records, in the order of their ids.
     pub records: Vec<Record>,
     /// Entries of the audit log with their numbers, in their order.
     pub log: Vec<LogEntry>,
-    /// Up to where everything has come, with these.
+    /// The position after this shipment.
     pub position: Position,
 }
 
-/// What belongs to a store as a whole.
+/// The values of a store as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// Operation ids and issued tokens are made with it.
+    /// The secret that operation ids and issued tokens are made with.
     pub secret: Secret,
-    /// From when on each life of a key is an operation of its own.
+    /// From this time on, each life of a key has its own operation id.
     pub lives_since: Timestamp,
     /// Counts every `forget`.
     pub epoch: u64,
-    /// The highest fence of any record that was ever removed.
+    /// The highest fence of any removed record.
     pub floor: Fence,
     /// The number of the last entry in the audit log, whether or not it is still there.
     pub logged: u64,
-    /// The store's time: where it goes on, no clock begins earlier.
+    /// The store's time. The clock of the copy may not begin earlier.
     pub now: Timestamp,
 }
 
-/// What there is in a store.
+/// What a store has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survey {
-    /// Where it stands.
+    /// The store's standing.
     pub standing: Standing,
-    /// What belongs to it as a whole.
+    /// The values of the store as a whole.
     pub account: Account,
     /// How many records there are, tombstones included.
     pub records: u64,
-    /// How many of them are running as they are stored: whoever ran them is gone, so that their end
-    /// is unknown.
+    /// How many of them are stored as running. Their nodes are gone, so their outcome is unknown.
     pub running: u64,
 }
 
 impl Survey {
-    /// Whether nothing has ever been kept here that could be lost.
+    /// Whether the store has never kept a record or a log entry that is worth keeping.
     pub fn is_empty(&self) -> bool {
         self.records == 0 && self.account.logged == 0
     }
 
-    /// Whether a copy of a store with this secret may take the place of what is here. See
+    /// Whether a copy of a store with this secret may replace the content of this store. See
     /// [`Transfer::arrive`].
     pub fn is_outlived(&self, secret: &Secret) -> bool {
         match &self.standing {
@@ -248,17 +245,17 @@ impl Survey {
     }
 }
 
-/// What became of a wish to leave.
+/// The result of [`Transfer::leave`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// Nothing changes any more.
+    /// The store is leaving: nothing changes any more.
     Left,
-    /// So many attempts hold a live lease: somebody uses the store.
+    /// The store is in use: this many attempts hold a live lease.
     Busy(u64),
 }
 
-/// A record as it goes over: an answer that may be gone by its time is none, and whoever held a
-/// lease is gone.
+/// A record as it is copied: without an answer past its retention, and without its lease, since its
+/// holder is gone.
 pub fn shipped(record: Record, now: Timestamp) -> Record {
     let kept = record.head.kept && record.head.expires_at > now;
     let head = Head {
@@ -272,7 +269,8 @@ pub fn shipped(record: Record, now: Timestamp) -> Record {
     }
 }
 
-/// What a store says to a step that is not its turn: somebody else has changed where it stands.
+/// The error for a step that does not fit the standing of the store: another process has changed
+/// it.
 pub fn out_of_turn() -> StoreError {
     StoreError::unavailable(
         "the store takes no part in this copy any more: another was begun, or it was given up",

@@ -1,10 +1,10 @@
-//! A hundred thousand pairs of JSON texts, each pair judged twice: by their fingerprints in JSON
-//! mode, and by a strict reader written here, which shares no code with the fingerprint and keeps
-//! the whole tree instead of digests. The two must agree.
+//! Tests JSON fingerprints with a hundred thousand pairs of texts. Each pair is judged twice: by
+//! its fingerprints in JSON mode, and by a strict reader written here, which shares no code with
+//! the fingerprint and keeps the whole tree instead of digests. The two must agree.
 //!
-//! The generator only aims; it is never asked whether a pair is equal. `HAPAX_SEED` repeats or
-//! varies a run. Texts stay far below the limits on width and token length, which the unit tests of
-//! the fingerprint cover.
+//! The generator makes pairs of a kind but does not say whether a pair is equal. `HAPAX_SEED`
+//! repeats or varies a run. Texts stay far below the limits on width and token length, which the
+//! unit tests of the fingerprint cover.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use hapax_core::{FingerprintPolicy, Fingerprinter, Principal, Scope};
 const PAIRS: u64 = 100_000;
 const DEPTH_MAX: usize = 128;
 
-/// Fewer than this of any kind, or of any verdict, and the run has shown nothing about it.
+/// With fewer pairs than this of any kind or verdict, the run proves nothing about it.
 const KIND_MIN: u64 = 1_000;
 const VERDICT_MIN: u64 = 10_000;
 
@@ -98,7 +98,7 @@ fn two_texts_share_a_fingerprint_iff_a_reader_that_keeps_everything_finds_them_e
     }
 }
 
-/// What the fingerprint says.
+/// The verdict of the fingerprint.
 struct Judge {
     policy: Arc<FingerprintPolicy>,
     scope: Scope,
@@ -136,7 +136,7 @@ impl Judge {
         fingerprinter.finish().digest
     }
 
-    /// What is shown to people as what counts, as they see it.
+    /// The canonical form as people see it.
     fn canonical(&self, text: &[u8]) -> Vec<u8> {
         match canonical::json(text, &Selection::All) {
             Ok(json) => json.to_string().into_bytes(),
@@ -147,7 +147,7 @@ impl Judge {
 
 // === The reader ===
 
-/// What a text says. Members have no order; a number is its spelling.
+/// The content of a text. Members have no order; a number is its spelling.
 #[derive(Debug, PartialEq)]
 enum Tree {
     Null,
@@ -163,7 +163,7 @@ enum Tree {
 struct Odd;
 
 fn read(text: &[u8]) -> Result<Tree, Odd> {
-    // A byte order mark needs no rule of its own: it is not a value and not spacing.
+    // A byte order mark needs no special rule: it is neither a value nor spacing.
     let mut reader = Reader {
         rest: std::str::from_utf8(text).map_err(|_| Odd)?,
     };
@@ -226,7 +226,7 @@ impl<'a> Reader<'a> {
             self.spacing();
             self.take(":").ok_or(Odd)?;
             let value = self.value(depth)?;
-            // Some readers ignore letter case: to them these are one name.
+            // Readers that ignore letter case take these for one name.
             if !folded.insert(name.to_lowercase().to_uppercase().to_lowercase())
                 || members.insert(name, value).is_some()
             {
@@ -391,8 +391,8 @@ impl Kind {
         Kind::OtherByte,
     ];
 
-    /// Two texts from one tree: the same but for what stands in its hole, and for what is done to
-    /// the bytes.
+    /// Makes two texts from one tree. They differ in what fills its hole, and in changes to the
+    /// bytes.
     fn pair(self, random: &mut Random) -> (Vec<u8>, Vec<u8>) {
         let mut tree = Sketch::random(random, 4);
         *tree.place(random) = Sketch::Hole;
@@ -404,14 +404,14 @@ impl Kind {
         let mut b = tree.render(&right, random);
         self.deface(&mut a, &mut b, random);
         if random.one_in(6) {
-            // Byte for byte the same is the only way for odd texts to be equal.
+            // Odd texts are equal only if they are byte for byte the same.
             b.clone_from(&a);
         }
         if random.one_in(2) { (b, a) } else { (a, b) }
     }
 
-    /// What the hole of the tree is filled with in each text. Often the same on both sides, so that
-    /// every kind has both verdicts.
+    /// What fills the hole of the tree in each text. Often the same on both sides, so that every
+    /// kind has both verdicts.
     fn fillings(self, random: &mut Random) -> (Sketch, Sketch) {
         match self {
             Kind::BigInteger => {
@@ -444,7 +444,7 @@ impl Kind {
                 let at = random.below(text.len() + 1);
                 text.insert(at, 0xD800 + random.below(0x800) as u32);
                 if random.one_in(2) {
-                    // Two halves side by side are a pair after all, in one order.
+                    // Two surrogate halves side by side may form a valid pair.
                     text.insert(at + random.below(2), 0xD800 + random.below(0x800) as u32);
                 }
                 let mut other = text.clone();
@@ -488,7 +488,7 @@ impl Kind {
                 };
                 (pick(), pick())
             }
-            // The tree around the hole is wrapped to just below the limit; what fills it ends
+            // The tree around the hole is wrapped to just below the depth limit; the filling ends
             // below, on or over it.
             Kind::DeepNesting => {
                 let deep = |depth| {
@@ -519,7 +519,7 @@ impl Kind {
                 two_of(spellings, random)
             }
             Kind::RawControl => {
-                // Up to the first character that may stand as it is.
+                // Up to the first character that needs no escape.
                 let control = random.below(0x21) as u8;
                 let escaped = format!("\"a\\u{control:04x}b\"").into_bytes();
                 let mut pick = || {
@@ -532,8 +532,8 @@ impl Kind {
                 (pick(), pick())
             }
             Kind::InvalidUtf8 => {
-                // A stray byte, a cut sequence, an overlong slash, an encoded surrogate, a number
-                // past the last code point.
+                // A stray byte, a truncated sequence, an overlong slash, an encoded surrogate, a
+                // number past the last code point.
                 let bad: &[u8] = random.pick(&[
                     &b"\xff"[..],
                     b"\x80",
@@ -578,7 +578,7 @@ impl Kind {
         }
     }
 
-    /// What is done to the bytes of the two texts.
+    /// Changes the bytes of the two texts.
     fn deface(self, a: &mut Vec<u8>, b: &mut Vec<u8>, random: &mut Random) {
         let both = random.one_in(2);
         let at_end = |bytes: &[u8], a: &mut Vec<u8>, b: &mut Vec<u8>| {
@@ -612,8 +612,8 @@ impl Kind {
                 at_end(random.pick(contents), a, b);
             }
             Kind::OddSpacing => {
-                // Spacing to some readers, not to JSON; the last is, so that this kind has equal
-                // pairs too.
+                // Some readers take these for spacing, JSON does not. The last one is JSON spacing,
+                // so that this kind has equal pairs too.
                 let spaces: &[&[u8]] = &[
                     b"\x0b",
                     b"\x0c",
@@ -682,14 +682,14 @@ impl Sketch {
         }
     }
 
-    /// Puts a string where a value stands, or where a name does.
+    /// Makes a sketch with this string as a value or as a member name.
     fn text_or_name(random: &mut Random) -> fn(Vec<u32>) -> Sketch {
         random.pick(&[Sketch::Text, |name| {
             Sketch::Object(vec![(name, Sketch::Literal("true"))])
         }])
     }
 
-    /// A value somewhere in the tree, often the tree itself.
+    /// A random value in the tree, often the root.
     fn place(&mut self, random: &mut Random) -> &mut Sketch {
         let width = match self {
             Sketch::Array(elements) => elements.len(),
@@ -751,7 +751,7 @@ impl Sketch {
 struct Renderer<'a> {
     text: Vec<u8>,
     filling: &'a Sketch,
-    /// One place in this many has spacing, one character in that many is escaped without need.
+    /// One place in `spaced_in` has spacing; one character in `escaped_in` is escaped without need.
     spaced_in: usize,
     escaped_in: usize,
     random: &'a mut Random,
@@ -835,7 +835,7 @@ impl Renderer<'_> {
             return self.text.extend([b'\\', short]);
         }
         let mut units = [0; 2];
-        // A surrogate by itself is no character, and is spelt as it is.
+        // A lone surrogate is not a character, so it is written as it is.
         let units = char::from_u32(point)
             .map_or(&[point as u16][..], |c| &*c.encode_utf16(&mut units))
             .to_vec();
@@ -872,8 +872,8 @@ fn random_members(random: &mut Random, height: usize) -> Vec<(Vec<u32>, Sketch)>
     members
 }
 
-/// Short, so that texts of one pair share prefixes and names; from every class of character that
-/// spells differently.
+/// A short text, so that texts of one pair share prefixes and names, from every class of characters
+/// that is spelled differently.
 fn random_text(random: &mut Random) -> Vec<u32> {
     let one = |random: &mut Random| match random.below(12) {
         0 => random.below(0x20) as u32,

@@ -1,5 +1,5 @@
-//! A load balancer as many are set up: what is not answered in time it sends again, on its own
-//! account.
+//! A load balancer with a common misconfiguration: it sends a request again if it gets no answer in
+//! time.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::requests::{Tally, send};
 
-/// Shorter than the service's slowest answer: that is the mistake it is here for.
+/// Shorter than the service's slowest answer. That is the misconfiguration to show.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// How often it sends a request before it says 504.
+/// How often it sends a request before it answers 504.
 const TRIES: u32 = 2;
 
-/// Balances until it is dropped.
+/// A load balancer that runs until it is dropped.
 pub(crate) struct Balancer {
     address: SocketAddr,
     _accepting: AbortOnDropHandle<()>,
 }
 
 impl Balancer {
-    /// Listens on a free port, and passes everything on to `behind`.
+    /// Listens on a free port and forwards all requests to `behind`.
     pub(crate) async fn start(behind: SocketAddr, tally: Arc<Tally>) -> std::io::Result<Balancer> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -53,7 +53,7 @@ impl Balancer {
 
 async fn converse(stream: TcpStream, behind: SocketAddr, tally: Arc<Tally>) {
     let pass_on = service_fn(move |request| pass_on(request, behind, tally.clone()));
-    // A customer who hangs up is nothing to report.
+    // A customer who closes the connection is not an error.
     drop(
         hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(stream), pass_on)

@@ -1,5 +1,4 @@
-//! The ledger of the payments service: a row for each charge that was really made. What is in here
-//! has happened.
+//! The ledger of the payments service: a row for each charge that was really made.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,10 +21,10 @@ const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS faults (order_id TEXT PRIMARY KEY, fault TEXT NOT NULL) WITHOUT ROWID;
 ";
 
-/// The ledger, open.
+/// An open ledger.
 pub(crate) struct Ledger(Connection);
 
-/// What a charge is for.
+/// The details of a charge to make.
 pub(crate) struct Entry<'a> {
     pub(crate) order: &'a str,
     pub(crate) amount_cents: u64,
@@ -40,7 +39,7 @@ pub(crate) struct Charge {
     pub(crate) amount_cents: u64,
 }
 
-/// How often an order was charged, and how much each time.
+/// How often an order was charged, and the amount of each charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Charged {
     pub(crate) times: u64,
@@ -48,18 +47,18 @@ pub(crate) struct Charged {
 }
 
 impl Ledger {
-    /// Opens it to write, and makes it where there is none.
+    /// Opens the ledger for writing, and creates it if necessary.
     pub(crate) fn open(path: &Path) -> rusqlite::Result<Ledger> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(Duration::from_secs(5))?;
         connection.pragma_update(None, "journal_mode", "wal")?;
-        // A charge is on the disk before anybody hears of it.
+        // A charge is on disk before the service reports it.
         connection.pragma_update(None, "synchronous", "full")?;
         connection.execute_batch(SCHEMA)?;
         Ok(Ledger(connection))
     }
 
-    /// Opens it to read, while the service writes.
+    /// Opens the ledger for reading, while the service writes.
     pub(crate) fn read(path: &Path) -> rusqlite::Result<Ledger> {
         let connection = Connection::open_with_flags(
             path,
@@ -70,8 +69,8 @@ impl Ledger {
         Ok(Ledger(connection))
     }
 
-    /// Charges, and in the same transaction notes the order's fault. Says whether that is still to
-    /// strike.
+    /// Makes a charge and records the order's fault in the same transaction. Returns whether the
+    /// fault is still to strike.
     pub(crate) fn charge(
         &mut self,
         entry: &Entry<'_>,
@@ -88,12 +87,12 @@ impl Ledger {
         Ok((id, strikes))
     }
 
-    /// Notes the order's fault without a charge. Says whether it is still to strike.
+    /// Records the order's fault without a charge. Returns whether the fault is still to strike.
     pub(crate) fn strike(&self, order: &str, fault: Fault) -> rusqlite::Result<bool> {
         note(&self.0, order, fault)
     }
 
-    /// The charge that was made under this key, if any: what somebody who reconciles looks for.
+    /// The charge that was made under this key, if any. Reconciliation uses it.
     pub(crate) fn find(&self, key: &str) -> rusqlite::Result<Option<Charge>> {
         let mut find = self.0.prepare_cached(
             "SELECT id, order_id, amount_cents FROM charges WHERE key = ?1 ORDER BY id LIMIT 1",
@@ -108,7 +107,7 @@ impl Ledger {
         find.query_row([key], read).optional()
     }
 
-    /// How many charges there are, and of how many orders.
+    /// The number of charges, and of charged orders.
     pub(crate) fn count(&self) -> rusqlite::Result<(u64, u64)> {
         let mut count = self
             .0
@@ -140,7 +139,7 @@ fn note(connection: &Connection, order: &str, fault: Fault) -> rusqlite::Result<
     Ok(note.execute([order, fault.word()])? == 1)
 }
 
-/// SQLite knows no unsigned numbers; nothing here is ever below zero.
+/// SQLite has no unsigned integers; no amount is negative.
 fn cents(stored: i64) -> u64 {
     stored.unsigned_abs()
 }

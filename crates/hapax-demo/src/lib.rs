@@ -1,9 +1,9 @@
-//! `hapax demo`: a payments service that fails its callers, a storm of customers who try again, and
-//! what the ledgers say: once with Hapax between them, and once without.
+//! `hapax demo`: a failing payments service and a storm of customers who retry. The demo compares
+//! the ledgers with Hapax in between and without.
 //!
-//! Nothing is pretended. The service is a process of its own (`service`) that a `supervisor`
-//! starts again when it dies; the gateway is the one of `hapax serve`; customers, balancer and
-//! service meet over sockets; the verdict is read from the ledgers.
+//! Everything is real. The service is a separate process (`service`) that a `supervisor` restarts
+//! when it dies; the gateway is the one of `hapax serve`; customers, balancer and service
+//! communicate over sockets; the verdict comes from the ledgers.
 
 mod balancer;
 mod customers;
@@ -40,24 +40,24 @@ use crate::supervisor::Supervisor;
 use crate::verdict::{Count, Verdict};
 use crate::view::Side;
 
-/// A gateway in front of the payments service, as the program that shows the demo starts it.
+/// A gateway in front of the payments service, started by the program that runs the demo.
 pub struct Gateway {
-    /// Where clients connect.
+    /// The address for clients.
     pub address: SocketAddr,
-    /// Where operators ask.
+    /// The address of the admin API.
     pub admin: Option<SocketAddr>,
-    /// What remembers.
+    /// The Hapax instance that keeps the records.
     pub hapax: Hapax,
-    /// Ends it in an orderly way.
+    /// Shuts the gateway down gracefully.
     pub drain: Pin<Box<dyn Future<Output = ()>>>,
 }
 
-/// Why the demo did not end well: what to say on standard error, and the exit code.
+/// Why the demo failed: the message for standard error, and the exit code.
 #[derive(Debug)]
 pub struct Failed {
     /// The exit code.
     pub code: u8,
-    /// What to say.
+    /// The message.
     pub message: String,
 }
 
@@ -120,13 +120,13 @@ fn orders(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Shows the demo. `start` starts a gateway in front of the service at an address, with a store in
-/// a file. The program must serve [`service::run`] as its command `demo-service`.
+/// Runs the demo. `start` starts a gateway in front of the service at an address, with a store in a
+/// file. The program must run [`service::run`] as its command `demo-service`.
 pub fn run(
     args: &Args,
     start: impl AsyncFnOnce(SocketAddr, PathBuf) -> Result<Gateway, String>,
 ) -> Result<(), Failed> {
-    // Outlives the runtime: whatever still writes there is stopped before it goes.
+    // Created before the runtime and so dropped after it: no task writes there when it is removed.
     let scratch = scratch()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -149,7 +149,7 @@ pub fn run(
     ended
 }
 
-/// A directory for the length of a run, for nobody else to read.
+/// A temporary directory for one run, private to this user.
 fn scratch() -> Result<TempDir, Failed> {
     let made = tempfile::Builder::new().prefix("hapax-demo-").tempdir();
     made.map_err(|error| {
@@ -161,7 +161,7 @@ fn scratch() -> Result<TempDir, Failed> {
     })
 }
 
-/// Cancelled when somebody asks the demo to end.
+/// A token that is cancelled when a signal asks the demo to end.
 fn stop_on_signal() -> Result<CancellationToken, Failed> {
     let deaf = |error| Failed::new(format!("cannot listen for signals: {error}"));
     let mut interrupt = signal(SignalKind::interrupt()).map_err(deaf)?;
@@ -180,7 +180,7 @@ fn stop_on_signal() -> Result<CancellationToken, Failed> {
     Ok(stop)
 }
 
-/// A storm that is over, with everything still up.
+/// A finished storm, with everything still running.
 struct Shown {
     screen: Screen,
     stage: Stage,
@@ -237,14 +237,14 @@ impl Shown {
     }
 }
 
-/// One service with its ledger, and who counts what its customers see.
+/// One service with its ledger, and the tally of its customers.
 struct Scene {
     ledger: PathBuf,
     service: Supervisor,
     tally: Arc<Tally>,
 }
 
-/// Everything that the storm breaks over.
+/// Both sides of the demo, and the gateway of one of them.
 struct Stage {
     without: Scene,
     with: Scene,
@@ -287,8 +287,8 @@ impl Stage {
         })
     }
 
-    /// The storm on both sides at once, what was held settled, and the ledgers read before and
-    /// after.
+    /// Runs the storm on both sides concurrently and settles the held keys. Reads the ledgers
+    /// before and after.
     async fn play(&self, plan: &Arc<Plan>, screen: &mut Screen) -> Result<Verdict, Failed> {
         let (ends_without, mut ends) = self.storm(plan, screen).await?;
         let without_hapax = self.without.count(plan, &ends_without)?;
@@ -332,7 +332,7 @@ impl Stage {
         }
     }
 
-    /// Shows the storm for as long as it lasts. Ends only if that cannot be done.
+    /// Shows the storm while it lasts. Returns only if that fails.
     async fn watch(&self, plan: &Plan, screen: &mut Screen) -> Failed {
         let ledgers = Ledger::read(&self.without.ledger)
             .and_then(|without| Ok((without, Ledger::read(&self.with.ledger)?)));
@@ -372,7 +372,7 @@ impl Stage {
     }
 }
 
-/// How long the last orders usually take: for the bar alone.
+/// How long the last orders usually take. Used only for the progress bar.
 const TAIL: Duration = Duration::from_secs(3);
 
 fn unreadable(error: impl fmt::Display) -> Failed {

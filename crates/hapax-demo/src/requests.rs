@@ -1,4 +1,4 @@
-//! One request on a connection of its own, and the counts of what came of all of them.
+//! Sends one request on its own connection, and counts the results of all requests.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,18 +10,17 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
-/// What a request ends in when it does not end in an answer. Nobody can tell from it whether
-/// anything happened.
+/// The error of a request that got no answer. It does not tell whether the request had an effect.
 pub(crate) type Lost = Box<dyn std::error::Error + Send + Sync>;
 
-/// Sends and waits for the whole answer. Whoever stops waiting hangs up.
+/// Sends the request and waits for the whole answer. Dropping the future closes the connection.
 pub(crate) async fn send(
     address: SocketAddr,
     request: Request<Full<Bytes>>,
 ) -> Result<Response<Bytes>, Lost> {
     let stream = TcpStream::connect(address).await?;
-    // A dead service's port may be given to the very socket that calls it, which then talks to
-    // itself.
+    // The port of a dead service may be assigned to the very socket that connects to it. That
+    // socket would then talk to itself.
     if stream.local_addr()? == address {
         return Err("nobody listens there".into());
     }
@@ -32,18 +31,18 @@ pub(crate) async fn send(
     Ok(Response::from_parts(head, body.collect().await?.to_bytes()))
 }
 
-/// Counters that everybody in a storm adds to.
+/// Counters that all tasks of a storm share.
 #[derive(Default)]
 pub(crate) struct Tally {
-    /// Requests, those that the balancer sent again included.
+    /// Requests, including those that the balancer sent again.
     pub(crate) sent: Count,
-    /// Answers that said they were sent before.
+    /// Answers that are marked as replays.
     pub(crate) replayed: Count,
-    /// Requests that were told that the same one is being worked on.
+    /// Requests that were told that the same request is in flight.
     pub(crate) told_to_wait: Count,
     /// Orders whose card the bank declined.
     pub(crate) refused: Count,
-    /// Orders of which a customer was told that nobody knows.
+    /// Orders whose customer was told that the outcome is unknown.
     pub(crate) held: Count,
 }
 

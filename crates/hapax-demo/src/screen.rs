@@ -1,8 +1,8 @@
-//! Where the demo writes: a terminal on which a block is drawn over and over, or plain lines.
+//! The output of the demo: a terminal on which a block is redrawn, or plain lines.
 
 use std::io::{self, IsTerminal, Write};
 
-/// How a piece of text looks where there are colours.
+/// The style of a piece of text, where colours are supported.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     Plain,
@@ -12,7 +12,7 @@ pub(crate) enum Style {
     Bad,
 }
 
-/// A line of text, piece by piece.
+/// A line of text in pieces.
 #[derive(Clone, Default)]
 pub(crate) struct Line(Vec<(Style, String)>);
 
@@ -26,7 +26,7 @@ impl Line {
         self
     }
 
-    /// As it is written, no wider than `width`.
+    /// The line as written, no wider than `width`.
     fn render(&self, width: usize, coloured: bool) -> String {
         let mut left = width;
         let mut rendered = String::new();
@@ -49,8 +49,8 @@ fn paint(style: Style, text: &str) -> String {
     }
 }
 
-/// The text in lines of at most `width`, each behind two spaces. A word that is longer has a line
-/// of its own.
+/// Wraps the text to lines of at most `width`, each indented by two spaces. A longer word gets its
+/// own line.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -65,26 +65,26 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Narrower ones are drawn to as if they were this wide.
+/// The least width: narrower terminals count as this wide.
 const WIDTH_MIN: usize = 20;
 
 /// Longer lines are hard to read.
 const PROSE_WIDTH_MAX: usize = 80;
 
-/// What lines may take where nobody says how wide it is.
+/// The width if the terminal does not report one.
 const WIDTH_UNKNOWN: usize = 400;
 
-/// Shows the demo to a person. Gives the cursor back when it is dropped.
+/// The output for a person. Restores the cursor when it is dropped.
 pub(crate) struct Screen {
     to_stderr: bool,
     terminal: bool,
     coloured: bool,
-    /// Lines of the block that stands at the end now.
+    /// The number of lines in the current block.
     drawn: usize,
 }
 
 impl Screen {
-    /// On standard output, or on standard error where that is kept for data.
+    /// Writes to standard output, or to standard error if standard output is for data.
     pub(crate) fn new(data_on_stdout: bool) -> Screen {
         let terminal = if data_on_stdout {
             io::stderr().is_terminal()
@@ -101,7 +101,7 @@ impl Screen {
         }
     }
 
-    /// Whether a block of so many lines can be drawn over.
+    /// Whether a block of `lines` lines can be redrawn.
     pub(crate) fn is_live(&self, lines: usize) -> bool {
         self.terminal && self.size().is_some_and(|(_, rows)| rows > lines)
     }
@@ -113,22 +113,22 @@ impl Screen {
         }
     }
 
-    /// Writes prose that stays, broken between words.
+    /// Writes permanent prose, wrapped between words.
     pub(crate) fn tell(&mut self, style: Style, text: &str) {
         for line in wrapped(text, self.width().min(PROSE_WIDTH_MAX)) {
             self.say(&Line::new(style, line));
         }
     }
 
-    /// Writes a line that stays.
+    /// Writes a permanent line.
     pub(crate) fn say(&mut self, line: &Line) {
         self.settle();
-        // Cut only where it would be drawn over: what stays may wrap.
+        // Not truncated: unlike a redrawn line, this one may wrap.
         let text = line.render(usize::MAX, self.coloured);
         self.write(&format!("{text}\n"));
     }
 
-    /// Draws the block anew, where it stood before.
+    /// Draws the block in place of the previous one.
     pub(crate) fn draw(&mut self, block: &[Line]) {
         let mut text = String::from("\x1b[?25l");
         if self.drawn > 0 {
@@ -144,7 +144,7 @@ impl Screen {
         self.write(&text);
     }
 
-    /// Leaves the block as it stands.
+    /// Keeps the current block as permanent output.
     fn settle(&mut self) {
         if std::mem::take(&mut self.drawn) > 0 {
             self.write("\x1b[?25h");
@@ -162,7 +162,7 @@ impl Screen {
             .map(|size| (size.ws_col.into(), size.ws_row.into()))
     }
 
-    /// Nobody reads any more: then there is nobody to tell.
+    /// Errors are ignored: they mean that the reader is gone.
     fn write(&self, text: &str) {
         let _ = if self.to_stderr {
             io::stderr().lock().write_all(text.as_bytes())

@@ -1,5 +1,5 @@
-//! Keeps the payments service running: starts it, listens to what it says, and starts it again on
-//! the same port when it has died.
+//! Keeps the payments service running: starts it, reads its output, and restarts it on the same
+//! port when it has died.
 
 use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::plan::Fault;
 use crate::service::{LISTENING, STRUCK};
 
-/// How long it takes to notice a death: long enough for callers to find nobody there.
+/// The delay before a restart: long enough for callers to find the service down.
 const NOTICE: Duration = Duration::from_millis(250);
 
 /// A service that is kept running until this is dropped.
@@ -38,7 +38,7 @@ struct State {
 }
 
 impl Supervisor {
-    /// Starts the service on a free port, with a ledger in this file.
+    /// Starts the service on a free port, with its ledger in this file.
     pub(crate) fn start(ledger: &Path, seed: u64, orders: usize) -> io::Result<Supervisor> {
         let text = |path: &Path| {
             path.to_str()
@@ -93,7 +93,7 @@ impl Drop for Supervisor {
     }
 }
 
-/// The first line says where it listens.
+/// Reads the address from the first line of output.
 fn listening(said: &mut BufReader<ChildStdout>) -> io::Result<SocketAddr> {
     let mut line = String::new();
     said.read_line(&mut line)?;
@@ -131,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// Counts what it says it did, until it says no more.
+    /// Counts the faults that the service reports, until its output ends.
     fn listen(&self, said: &mut BufReader<ChildStdout>) {
         for line in said.lines().map_while(Result::ok) {
             if let Some(fault) = line.strip_prefix(STRUCK).and_then(Fault::from_word) {
@@ -140,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// Waits for the end of one that has said its last. Says whether there is to be another.
+    /// Reaps a service whose output has ended. Returns whether to start another.
     fn bury(&self) -> bool {
         let mut state = self.state();
         if let Some(mut child) = state.child.take() {
@@ -175,9 +175,10 @@ fn service(program: &Path, arguments: &[String], address: SocketAddr) -> Command
         .args(arguments)
         .arg("--address")
         .arg(address.to_string());
-    // Its input ends with us, and that ends it, however we end.
+    // The pipe to its standard input closes when this process ends, for whatever reason, which ends
+    // the service.
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    // Apart from the terminal's group: Ctrl-C is for the demo, which then ends it.
+    // In its own process group: Ctrl-C goes only to the demo, which then ends the service.
     command.process_group(0);
     command
 }

@@ -1,4 +1,4 @@
-//! The verdict: what the ledgers say, beside what the customers were told.
+//! The verdict: the ledgers compared with what the customers were told.
 
 use std::path::Path;
 
@@ -10,17 +10,17 @@ use crate::plan::{Fault, Plan};
 use crate::reconcile::Reconciled;
 use crate::supervisor::Supervisor;
 
-/// One ledger, counted.
+/// The counts of one ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Count {
-    /// Orders with a card that the bank takes: each is to be charged once.
+    /// Orders whose card the bank accepts: each should be charged once.
     pub(crate) orders: u64,
     /// Rows of the ledger.
     pub(crate) charges: u64,
     pub(crate) charged_once: u64,
     pub(crate) charged_more: u64,
     pub(crate) not_charged: u64,
-    /// What customers paid beyond the price.
+    /// The sum of all charges beyond the first of each order.
     pub(crate) overcharged_cents: u64,
     /// Orders with a receipt and without a charge.
     pub(crate) confirmed_but_missing: u64,
@@ -56,7 +56,8 @@ impl Count {
         self.confirmed_but_missing += u64::from(confirmed && times == 0);
     }
 
-    /// What Hapax promises at any moment: no order twice, and no receipt without its charge.
+    /// Whether Hapax's promise for any moment holds: no order is charged twice, and no receipt
+    /// lacks its charge.
     fn at_most_once(&self) -> bool {
         self.charged_more == 0 && self.confirmed_but_missing == 0 && self.declined_but_charged == 0
     }
@@ -74,7 +75,7 @@ pub(crate) struct Struck {
     pub(crate) with_hapax: u64,
 }
 
-/// Everything a run has shown.
+/// All results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Verdict {
     pub(crate) seed: u64,
@@ -83,12 +84,12 @@ pub(crate) struct Verdict {
     pub(crate) once_settled: Count,
     pub(crate) reconciled: Reconciled,
     pub(crate) faults: Vec<Struck>,
-    /// No order was charged twice with Hapax, and after settling each was charged once.
+    /// Whether no order was charged twice with Hapax and each was charged once after settling.
     pub(crate) kept: bool,
 }
 
 impl Verdict {
-    /// Faults that did not strike on both sides: then the run shows less than it should.
+    /// Faults that did not strike on both sides. The run then shows less than intended.
     pub(crate) fn missed(&self) -> Vec<&'static str> {
         let missed = self
             .faults

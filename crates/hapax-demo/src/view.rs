@@ -1,4 +1,4 @@
-//! What a person sees: the storm as it rages, side by side, and the verdict.
+//! The view for a person: the storm while it lasts, side by side, and the verdict.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,14 +14,14 @@ use crate::verdict::{Count, Verdict};
 
 use Style::{Bad, Bold, Dim, Good, Plain};
 
-/// One side of the storm, as far as it has come.
+/// The current state of one side of the storm.
 pub(crate) struct Side<'a> {
     pub(crate) tally: &'a Tally,
     pub(crate) ledger: &'a Ledger,
     pub(crate) service: &'a Supervisor,
 }
 
-/// Both sides, read at one moment.
+/// One side, read at one moment.
 struct Reading {
     sent: u64,
     charged: u64,
@@ -35,7 +35,7 @@ struct Reading {
 
 impl Side<'_> {
     fn read(&self) -> Reading {
-        // A ledger that is just being made has nothing to say yet.
+        // A ledger that is just being created counts as empty.
         let (charged, orders) = self.ledger.count().unwrap_or_default();
         Reading {
             sent: self.tally.sent.get(),
@@ -55,7 +55,7 @@ impl Side<'_> {
 
 const BAR_WIDTH_MAX: usize = 58;
 
-/// How wide a table is. The narrow one fits forty columns.
+/// The widths of a table. The narrow layout fits forty columns.
 struct Layout {
     label: usize,
     column: usize,
@@ -74,7 +74,7 @@ const NARROW: Layout = Layout {
 };
 
 impl Layout {
-    /// For so many columns of numbers.
+    /// The layout for `columns` columns of numbers.
     fn for_width(width: usize, columns: usize) -> &'static Layout {
         if width > WIDE.label + columns * WIDE.column {
             &WIDE
@@ -99,7 +99,7 @@ impl Layout {
     }
 }
 
-/// Lines of the live block.
+/// The number of lines in the live block.
 pub(crate) const BLOCK_LINES: usize = 11;
 
 pub(crate) fn introduce(screen: &mut Screen, plan: &Plan) {
@@ -127,7 +127,7 @@ pub(crate) fn introduce(screen: &mut Screen, plan: &Plan) {
     screen.say(&Line::default());
 }
 
-/// The storm as a block to draw over.
+/// The current state of the storm as a block to redraw.
 pub(crate) fn block(
     elapsed: Duration,
     expected: Duration,
@@ -196,7 +196,7 @@ fn bar(elapsed: Duration, expected: Duration, width: usize) -> Line {
         .and(Plain, format!(" {:>4.1} s", elapsed.as_secs_f64()))
 }
 
-/// Everything that was found, for a person.
+/// Shows all results to a person.
 pub(crate) fn show(screen: &mut Screen, verdict: &Verdict) {
     let layout = Layout::for_width(screen.width(), 3);
     screen.say(&Line::default());
@@ -272,7 +272,7 @@ fn table(layout: &Layout, counts: [&Count; 3]) -> Vec<Line> {
     ]
 }
 
-/// One number where both sides met the same, else both.
+/// Prints one number if both sides agree, otherwise both.
 fn tell_faults(screen: &mut Screen, verdict: &Verdict) {
     let struck =
         verdict
@@ -322,7 +322,7 @@ fn conclude(screen: &mut Screen, verdict: &Verdict) {
     }
 }
 
-/// Holding is what is left where the service does nothing for its part.
+/// Explains how to avoid held orders. Hapax holds them because this service does not cooperate.
 fn tell_ways_to_hold_none(screen: &mut Screen, held: u64) {
     screen.say(&Line::default());
     screen.tell(
@@ -335,7 +335,7 @@ fn tell_ways_to_hold_none(screen: &mut Screen, held: u64) {
     );
 }
 
-/// For `--keep`: what to try, in the order in which it makes sense.
+/// For `--keep`: prints commands to try, in a sensible order.
 pub(crate) fn invite(
     screen: &mut Screen,
     gateway: SocketAddr,
@@ -384,7 +384,7 @@ fn suggest(screen: &mut Screen, what: &str, line: &str) {
     screen.say(&Line::new(Style::Plain, format!("    {line}")));
 }
 
-/// As it was called, so that the line works where this is not installed.
+/// The program as it was called, so that the printed line works even if it is not installed.
 fn program() -> String {
     std::env::args()
         .next()

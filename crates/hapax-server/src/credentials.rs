@@ -1,13 +1,13 @@
-//! Which parts of a request are credentials, and which identify nobody.
+//! Which parts of a request are credentials, and which identify no caller.
 //!
 //! A request without a credential is anonymous only if every field it carries is known to identify
-//! nobody. A list of what identifies people would never be whole: every proxy and every service may
-//! add a field of its own, and a field that is missing from such a list gives one caller another's
-//! answer. A field that is missing from this list costs a request with a clear answer, and one
-//! setting.
+//! no caller. A list of the fields that do identify callers would never be complete: every proxy
+//! and every service may add one, and a field missing from such a list gives one caller another's
+//! answer. A field missing from this list costs a request that is refused with a clear message, and
+//! one setting.
 //!
-//! Names are exact. A name that is not of letters, digits and hyphens is never on the list, because
-//! servers in the line of CGI read `X_User` and `X-User` as one.
+//! Names are exact. A name with other characters than letters, digits and hyphens is never on the
+//! list, because CGI-style servers read `X_User` and `X-User` as the same name.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -15,15 +15,15 @@ use std::sync::LazyLock;
 use hapax::middleware::fields::is_plain;
 use http::HeaderName;
 
-/// Fields that identify nobody, as `docs/principals.md` prints them.
+/// Fields that identify no caller, as `docs/principals.md` prints them.
 static ANONYMOUS_FIELDS: LazyLock<HashSet<&str>> =
     LazyLock::new(|| words(include_str!("credentials/anonymous_fields.txt")));
 
-/// Families of fields that identify nobody. No other family is safe: `x-forwarded-for` is harmless,
-/// and `x-forwarded-user` is a person; `sec-websocket-protocol` may carry a token.
+/// Prefixes of fields that identify no caller. No other prefix is safe: `x-forwarded-for` is
+/// harmless, but `x-forwarded-user` is a person; `sec-websocket-protocol` may carry a token.
 const ANONYMOUS_FAMILIES: [&str; 3] = ["accept-", "sec-ch-", "sec-fetch-"];
 
-/// Fields that are credentials wherever they occur: `anonymous_fields` refuses them.
+/// Fields that are credentials in every service: `anonymous_fields` refuses them.
 const FIELDS: [&str; 14] = [
     "api-key",
     "apikey",
@@ -49,7 +49,7 @@ fn words(list: &'static str) -> HashSet<&'static str> {
     list.split_whitespace().collect()
 }
 
-/// Whether a field is known to identify nobody.
+/// Whether a field is known to identify no caller.
 pub(crate) fn identifies_nobody(field: &str) -> bool {
     ANONYMOUS_FIELDS.contains(field)
         || (is_plain(field)
@@ -58,17 +58,17 @@ pub(crate) fn identifies_nobody(field: &str) -> bool {
                 .any(|family| field.starts_with(family)))
 }
 
-/// Whether a field is a credential wherever it occurs.
+/// Whether a field is a credential in every service.
 pub(crate) fn is_credential_field(field: &HeaderName) -> bool {
     FIELDS.contains(&field.as_str())
 }
 
-/// The name on the list, if a parameter of a query is a credential.
+/// The listed name of a query parameter, if it is a credential.
 pub(crate) fn credential_parameter(parameter: &str) -> Option<&'static str> {
     PARAMETERS.get(&*parameter_name(parameter)).copied()
 }
 
-/// The name of a query parameter as the most forgiving service reads it: percent-decoded, in lower
+/// The name of a query parameter as the most lenient service reads it: percent-decoded, in lower
 /// case, with one character for hyphen, dot, space and underscore, and without an index as in
 /// `token[0]`.
 pub(crate) fn parameter_name(parameter: &str) -> String {

@@ -1,11 +1,11 @@
 //! The `hapax` program: a gateway in front of any HTTP service, and the commands around it.
 //!
-//! [`gateway`] is the library's own layer around a service that proxies; [`config`] says what it is
-//! to do; [`admin`] is what operators ask; [`telemetry`] is what it tells; [`cli`] is what a person
-//! types, a file for each command.
+//! [`gateway`] is the library's layer around a proxying service; [`config`] is its configuration;
+//! [`admin`] is the API for operators; [`telemetry`] has logs, metrics and traces; [`cli`] has the
+//! commands, a file for each.
 //!
-//! A library as well as a program, so that tests and the demo can run the gateway in a process of
-//! their own.
+//! This is a library as well as a program, so that tests and the demo can run the gateway within
+//! their own process.
 
 pub mod admin;
 pub mod cli;

@@ -1,9 +1,9 @@
-//! The `hapax` program. What it does is in the library beside it.
+//! The `hapax` program. Its code is in the library of this package.
 
 use std::process::ExitCode;
 
-// Attempts are made and dropped by the thousand each second; the system's allocator is the slowest
-// part of that.
+// Attempts are created and dropped thousands of times per second; the system's allocator would be
+// the slowest part of that.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

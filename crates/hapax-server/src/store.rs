@@ -1,4 +1,4 @@
-//! Opens a store that is elsewhere.
+//! Opens a store in a database.
 
 use std::path::PathBuf;
 
@@ -7,21 +7,21 @@ use hapax::store::postgres::{OpenError, Options};
 
 use crate::config::PostgresUrl;
 
-/// Why a database is no store to us.
+/// Why a database cannot be used as a store.
 #[derive(Debug)]
 pub(crate) struct NotOpened {
     /// What is wrong with it, and what to do.
     pub(crate) reason: String,
-    /// It is there, and has to be prepared or allowed first.
+    /// The database exists, and has to be prepared or permitted first.
     pub(crate) is_unfit: bool,
 }
 
-/// Opens a Postgres that `hapax migrate` has prepared, to look at it.
+/// Opens a Postgres that `hapax migrate` has prepared, for looking at it.
 pub(crate) async fn postgres(url: &PostgresUrl) -> Result<Postgres, NotOpened> {
     postgres_with(url, None).await
 }
 
-/// Opens it to serve from it: `high_water_file` is where this node remembers its last writes.
+/// Opens a Postgres for serving: `high_water_file` is where this node remembers its last writes.
 pub(crate) async fn postgres_with(
     url: &PostgresUrl,
     high_water_file: Option<PathBuf>,
@@ -42,8 +42,8 @@ pub(crate) async fn postgres_with(
     })
 }
 
-/// The high-water file of a gateway whose configuration names none: in the directory that systemd
-/// gives it, if it does.
+/// The high-water file of a gateway whose configuration names none: in systemd's state directory,
+/// if there is one.
 pub(crate) fn high_water_file() -> Option<PathBuf> {
     let directories = std::env::var_os("STATE_DIRECTORY")?;
     let first = std::env::split_paths(&directories).next()?;

@@ -1,4 +1,4 @@
-//! `hapax demo`, as a person runs it: the built program, a small storm, a fixed seed.
+//! `hapax demo` as a user runs it: the built program, a short run, a fixed seed.
 
 mod harness;
 
@@ -140,7 +140,7 @@ fn until(said: &mut impl BufRead, wanted: &str) {
     assert!(found, "the demo ended without saying {wanted:?}");
 }
 
-/// The processes that a process has started, by Linux's own account.
+/// The child processes of a process, from `/proc`.
 fn children(parent: &Child) -> Vec<String> {
     let threads = std::fs::read_dir(format!("/proc/{}/task", parent.id())).unwrap();
     let of_thread = |thread: std::io::Result<std::fs::DirEntry>| {

@@ -1,4 +1,4 @@
-//! `hapax serve` as a person runs it: what it refuses, what it says, how it stops.
+//! `hapax serve` as a user runs it: what it refuses, what it prints, how it stops.
 
 mod harness;
 
@@ -115,7 +115,7 @@ fn an_address_in_use_is_named_with_its_setting() {
     );
 }
 
-/// A gateway that has begun. Nobody listens on the first port: it starts all the same.
+/// A started gateway. No service listens on port 1, and the gateway starts nevertheless.
 fn served(notice: &str) -> Program {
     let directory = tempfile::tempdir().unwrap();
     let settings = format!(

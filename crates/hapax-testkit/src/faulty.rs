@@ -1,7 +1,7 @@
-//! The faulty store: a store around a store, which goes wrong as scripted.
+//! The faulty store: wraps a store and fails as scripted.
 //!
-//! A store that fails is ambiguous, and the ways to be ambiguous differ in what has happened behind
-//! the error. Each is a [`Fault`].
+//! An error of a store is ambiguous: the operation may or may not have happened. Each [`Fault`] is
+//! one of the cases.
 //!
 //! ```
 //! # async fn example(store: std::sync::Arc<dyn hapax_core::Store>) {
@@ -26,25 +26,25 @@ use hapax_core::store::{
 use hapax_core::{Head, RecordId, Store, StoreError};
 use tokio::sync::watch;
 
-/// How a call goes wrong.
+/// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// An error; nothing was applied.
+    /// An error; the operation did not happen.
     ErrorBefore,
-    /// The record is locked by somebody's transaction; nothing was applied.
+    /// Another transaction has locked the record; the operation did not happen.
     Locked,
-    /// An error, though it was applied: the reply was lost.
+    /// An error, but the operation happened: the reply was lost.
     ErrorAfter,
-    /// No reply until [`Faulty::release`], then an error; nothing was applied.
+    /// No reply until [`Faulty::release`], then an error; the operation did not happen.
     Hang,
-    /// Applied at once, but the reply comes only after [`Faulty::release`].
+    /// The operation happens at once, but the reply comes only after [`Faulty::release`].
     HangAfter,
-    /// Applied only after [`Faulty::release`], even if the caller has long given up: needs a tokio
-    /// runtime that lives until then.
+    /// The operation happens only after [`Faulty::release`], even if the caller has given up. Needs
+    /// a tokio runtime that lives until then.
     Late,
 }
 
-/// What a store is asked.
+/// A method of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
     /// [`Store::get`].
@@ -69,16 +69,16 @@ pub enum Verb {
     Note,
 }
 
-/// A store that goes wrong as scripted; otherwise the store it was made from.
+/// A store that fails as scripted, and otherwise forwards to the wrapped store.
 ///
 /// For a `put_if`, [`down`](Faulty::down) comes first, then [`fail_when`](Faulty::fail_when), then
 /// the script of [`fail_next`](Faulty::fail_next) and [`let_through`](Faulty::let_through). A call
-/// counts, and its fault is chosen, when its future is first polled.
+/// is counted, and its fault is chosen, when its future is first polled.
 pub struct Faulty {
     inner: Arc<dyn Store>,
     script: Mutex<Script>,
     counts: Arc<watch::Sender<Counts>>,
-    /// How often the gates were opened. What waits at a gate waits for the next opening.
+    /// How often the gates were opened. A call at a gate waits for the next opening.
     openings: watch::Sender<u64>,
 }
 
@@ -88,7 +88,7 @@ type Chooser = Box<dyn Fn(&Put) -> Option<Fault> + Send>;
 struct Script {
     is_down: bool,
     chooser: Option<Chooser>,
-    /// What becomes of the next calls, by verb; afterwards all is well.
+    /// The faults of the next calls, by verb. Later calls succeed.
     next: BTreeMap<Verb, VecDeque<(Option<Fault>, usize)>>,
 }
 
@@ -96,12 +96,12 @@ struct Script {
 struct Counts {
     calls: BTreeMap<Verb, usize>,
     faults: usize,
-    /// Those of the faults that did what they were asked all the same.
+    /// The faulty calls whose operation happened nevertheless.
     applied: usize,
 }
 
 impl Faulty {
-    /// A wrapper that does nothing yet.
+    /// A wrapper without faults.
     pub fn new(inner: Arc<dyn Store>) -> Self {
         Faulty {
             inner,
@@ -111,7 +111,7 @@ impl Faulty {
         }
     }
 
-    /// After what was scripted for this verb before, its next `calls` calls go wrong like this.
+    /// Lets the next `calls` calls of this verb fail, after those scripted before.
     pub fn fail_next(&self, verb: Verb, fault: Fault, calls: usize) {
         self.script()
             .next
@@ -120,7 +120,7 @@ impl Faulty {
             .push_back((Some(fault), calls));
     }
 
-    /// After what was scripted for this verb before, its next `calls` calls go well.
+    /// Lets the next `calls` calls of this verb succeed, after those scripted before.
     pub fn let_through(&self, verb: Verb, calls: usize) {
         self.script()
             .next
@@ -129,46 +129,47 @@ impl Faulty {
             .push_back((None, calls));
     }
 
-    /// From now on this function is asked about every write; where it names no fault, the script is
-    /// followed.
+    /// Asks this function about every write from now on. If it returns no fault, the script
+    /// applies.
     pub fn fail_when(&self, chooser: impl Fn(&Put) -> Option<Fault> + Send + 'static) {
         self.script().chooser = Some(Box::new(chooser));
     }
 
-    /// Up again, with no script and no [`Faulty::fail_when`]. What hangs keeps hanging.
+    /// Ends [`Faulty::down`], and removes the script and [`Faulty::fail_when`]. Calls that hang
+    /// keep hanging.
     pub fn heal(&self) {
         *self.script() = Script::default();
     }
 
-    /// While down, every verb fails and nothing is applied.
+    /// While the store is down, every method fails and nothing happens.
     pub fn down(&self, is_down: bool) {
         self.script().is_down = is_down;
     }
 
-    /// Opens the gates for everything that waits at one now.
+    /// Opens the gates for every call that waits at one now.
     pub fn release(&self) {
         self.openings.send_modify(|openings| *openings += 1);
     }
 
-    /// How often the verb was called, faults included.
+    /// How often the method was called, including faults.
     pub fn calls(&self, verb: Verb) -> usize {
         self.counts.borrow().calls(verb)
     }
 
-    /// How many calls went wrong, whatever happened later to those that hang: to see that a test
-    /// tested something.
+    /// How many calls failed, including those that hang. A test uses it to check that its faults
+    /// occurred.
     pub fn faults_landed(&self) -> usize {
         self.counts.borrow().faults
     }
 
-    /// Returns once the verb was called `calls` times, counting from the beginning. Waits for ever
-    /// if it never is.
+    /// Returns once the method was called `calls` times in total. Waits forever if that never
+    /// happens.
     pub async fn wait_for_calls(&self, verb: Verb, calls: usize) {
         self.wait_for(|counts| counts.calls(verb) >= calls).await;
     }
 
-    /// Returns once so many calls were applied behind the caller's back ([`Fault::ErrorAfter`],
-    /// [`Fault::HangAfter`], [`Fault::Late`]), counting from the beginning.
+    /// Returns once `calls` operations happened without the caller's knowledge in total
+    /// ([`Fault::ErrorAfter`], [`Fault::HangAfter`], [`Fault::Late`]).
     pub async fn wait_for_applied(&self, calls: usize) {
         self.wait_for(|counts| counts.applied >= calls).await;
     }
@@ -185,8 +186,8 @@ impl Faulty {
         self.script.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call and chooses what becomes of it. A gate is chosen with it, so that a release
-    /// that comes after the count is seen by whoever waits for the count to release.
+    /// Chooses the fault of a call and counts the call. Its gate is created before the count, so
+    /// that a test which waits for the count and then releases always opens the gate.
     fn begin(&self, verb: Verb, put: Option<&Put>) -> (Option<Fault>, Gate) {
         let fault = self.script().choose(verb, put);
         let gate = Gate::new(&self.openings);
@@ -305,7 +306,7 @@ async fn applied<T>(
     reply
 }
 
-/// On a task of its own, so that it lands whether or not anybody still waits for it.
+/// Runs on its own task, so that the operation happens even if the caller no longer waits.
 async fn land_late<T: Send + 'static>(
     asked: Reply<'static, T>,
     gate: Gate,
@@ -354,7 +355,7 @@ impl Counts {
     }
 }
 
-/// A wait for the next opening.
+/// Waits for the next opening.
 struct Gate {
     openings: watch::Receiver<u64>,
 }
@@ -366,7 +367,7 @@ impl Gate {
         }
     }
 
-    /// Never, if the faulty store goes first: nobody is left to open.
+    /// Never returns if the faulty store is dropped first, since nothing can open the gate then.
     async fn opened(mut self) {
         if self.openings.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -1,18 +1,19 @@
-//! Chance that repeats: the same seed, the same choices, on every machine and with every version of
-//! the standard library.
+//! Reproducible randomness: the same seed gives the same choices on every machine and with every
+//! version of the standard library.
 
 use std::time::Duration;
 
-/// A generator of choices (SplitMix64: one word of state, good enough to pick steps).
+/// A random generator (SplitMix64: one word of state, good enough to pick steps).
 pub struct Random(u64);
 
 impl Random {
-    /// From this seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         Random(seed)
     }
 
-    /// From `HAPAX_SEED`, if it is there to repeat a run. Says which.
+    /// A generator with the seed in `HAPAX_SEED`, which repeats a run, or with the default. Prints
+    /// the seed.
     pub fn from_env(default: u64) -> Self {
         let seed = std::env::var("HAPAX_SEED").ok();
         let seed = seed.map_or(default, |seed| seed.parse().expect("a seed is a number"));
@@ -27,12 +28,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below this limit.
+    /// A number below this limit.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
 
-    /// True about so many times in a hundred.
+    /// True with this probability in percent.
     pub(crate) fn percent(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
@@ -45,7 +46,7 @@ impl Random {
         Duration::from_millis(self.pick(choices))
     }
 
-    /// One of the choices, each as likely as its weight.
+    /// One of the choices, with a probability in proportion to its weight.
     pub(crate) fn weighted<T: Copy>(&mut self, choices: &[(usize, T)]) -> T {
         let mut rest = self.below(choices.iter().map(|(weight, _)| weight).sum());
         for &(weight, choice) in choices {

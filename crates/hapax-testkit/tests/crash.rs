@@ -1,4 +1,4 @@
-//! The crash harness, on children that do little.
+//! Tests the crash harness with simple children.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Each fault of the proxy lands, where it is meant to and when.
+//! Tests that each fault of the proxy occurs at the intended place and time.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::thread;
 
 use hapax_testkit::servers::{FaultProxy, Postgres};
 
-/// A database with the table `t`, and the way to it through a proxy.
+/// A database with the table `t`, and a proxy in front of it.
 struct Bench {
     postgres: &'static Postgres,
     database: String,
@@ -33,7 +33,7 @@ impl Bench {
         psql(self.postgres, self.proxy.address(), &self.database, sql)
     }
 
-    /// How many rows there are, asked past the proxy.
+    /// The number of rows, read without the proxy.
     fn rows(&self) -> usize {
         self.postgres
             .psql(&self.database, "SELECT count(*) FROM t")
@@ -41,7 +41,7 @@ impl Bench {
             .unwrap()
     }
 
-    /// Whether the server still sleeps as it was told to.
+    /// Whether the server still executes the `pg_sleep`.
     fn is_asleep(&self) -> bool {
         let sleeping = format!(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}' AND wait_event = 'PgSleep'",
@@ -90,7 +90,7 @@ async fn without_a_fault_everything_passes() {
     let Some(bench) = Bench::new().await else {
         return;
     };
-    // Much, in both directions.
+    // Large data in both directions.
     let large = format!(
         "SELECT md5(repeat('x', 1000000)) = md5('{}'), repeat('y', 1000000)",
         "x".repeat(100_000)
@@ -172,10 +172,10 @@ async fn a_black_hole_swallows_and_cuts_when_it_closes() {
         bench.wait(|proxy| proxy.in_flight() == 1);
         bench.proxy.blackhole(true);
         assert_eq!(bench.proxy.faults(), 1);
-        // One that comes to the hole.
+        // A new connection during the blackhole.
         let new = scope.spawn(|| bench.through(&[INSERT]));
         bench.wait(|proxy| proxy.connections() == 2);
-        // Until the answer must have come, and was swallowed.
+        // Waits until the reply was sent and dropped.
         while bench.is_asleep() {}
         assert!(!psql.is_finished() && !new.is_finished());
         bench.proxy.blackhole(false);

@@ -1,4 +1,4 @@
-//! Each fault does what it says, to the caller and to the store behind.
+//! Tests what each fault does to the caller and to the wrapped store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use hapax_core::{
 };
 use hapax_testkit::{Fault, Faulty, ManualClock, Verb};
 
-/// A faulty store and the store behind it.
+/// A faulty store and the store that it wraps.
 fn stores() -> (Arc<Faulty>, Arc<dyn Store>) {
     let inner: Arc<dyn Store> = Arc::new(Memory::new(
         Arc::new(ManualClock::new()),
@@ -230,7 +230,7 @@ async fn a_store_that_is_down_fails_every_verb_until_it_is_up() {
     assert!(is_won(&faulty.put_if(claim("a")).await));
 }
 
-/// What every caller of an ambiguous store relies on.
+/// Callers of an ambiguous store rely on this.
 #[tokio::test]
 async fn a_claim_whose_reply_was_lost_is_found_by_its_token() {
     let (faulty, _) = stores();

@@ -1,4 +1,4 @@
-//! The servers that other tests stand on do what they are relied on for.
+//! Tests the servers that other tests use.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -110,7 +110,7 @@ fn what_a_primary_confirmed_its_promoted_standby_has() {
     standby.psql("postgres", "CHECKPOINT");
     assert_eq!(standby.psql("postgres", timeline), "2");
 
-    // And back again.
+    // Switches the roles back.
     primary.follow(&standby);
     standby.psql("postgres", "INSERT INTO t VALUES (4)");
     standby.kill();
@@ -221,10 +221,10 @@ fn pgbouncer_hands_a_connection_to_another_client_after_each_transaction() {
         psql("SELECT pg_backend_pid()", "postgres"),
     );
     assert_eq!(first, second);
-    // Nothing is reset in between: what one client leaves in its session is another's.
+    // The pool resets nothing between clients: one client sees the session settings of another.
     psql("SET statement_timeout = '12345ms'", "postgres");
     assert_eq!(psql("SHOW statement_timeout", "postgres"), "12345ms");
-    // A user whom only the server knows.
+    // A user that only the server knows.
     assert_eq!(psql("SELECT current_user", "application"), "application");
 }
 
@@ -344,7 +344,7 @@ fn the_clock_of_a_running_program_steps() {
 fn a_server_ends_with_the_process_that_was_killed() {
     const NAME: &str = "a_server_ends_with_the_process_that_was_killed";
     if crash::role().is_some() {
-        // On a thread that ends, as that of a test does, while its server lives on.
+        // Started on a thread that ends, like a test's thread, while its server keeps running.
         let postgres = std::thread::spawn(Postgres::start).join().unwrap();
         let Some(postgres) = postgres else {
             return crash::announce("none");
@@ -362,7 +362,7 @@ fn a_server_ends_with_the_process_that_was_killed() {
     let (process, data) = (format!("/proc/{pid}"), Path::new(data));
     assert!(Path::new(&process).exists() && data.exists());
     child.kill();
-    // Reaped by nobody here, so that it may stay as a zombie for a while.
+    // This process cannot reap it, so it may stay as a zombie for a while.
     let is_gone = || std::fs::read_link(format!("{process}/cwd")).is_err();
     while !is_gone() || data.parent().unwrap().exists() {
         std::thread::yield_now();

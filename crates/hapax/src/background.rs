@@ -1,15 +1,15 @@
-//! Tasks beside the calls.
+//! Background tasks, which run beside the calls.
 
-/// Runs `work` on a task of its own. A runtime that shuts down drops its tasks before they have
-/// ended; then `when_dropped` is called, so that the next call can start the work again. That may
-/// be inside of this call: hold no lock that `when_dropped` takes.
+/// Runs `work` on its own task. A runtime that shuts down drops its tasks before they end; then
+/// `when_dropped` is called, so that the next call can start the work again. `when_dropped` may run
+/// inside this call: hold no lock that it takes.
 pub(crate) fn spawn(
     work: impl Future<Output = ()> + Send + 'static,
     when_dropped: impl FnOnce() + Send + 'static,
 ) {
     let mut mark = Mark(Some(when_dropped));
     tokio::spawn(async move {
-        // Moved in here, so that it is dropped together with the task.
+        // Moved into the task, so that it is dropped together with it.
         let mark = &mut mark;
         work.await;
         mark.0 = None;

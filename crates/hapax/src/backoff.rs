@@ -22,7 +22,7 @@ impl Backoff {
         }
     }
 
-    /// The first try follows at once.
+    /// Makes the first try follow without a pause.
     #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn immediate(self) -> Backoff {
         Backoff {
@@ -32,7 +32,7 @@ impl Backoff {
         }
     }
 
-    /// The pause to make now; the next one is longer.
+    /// Returns the pause to make now, and lengthens the next one.
     pub(crate) fn next_pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).clamp(self.min, self.max);
@@ -47,7 +47,7 @@ impl Backoff {
         }
     }
 
-    /// Begins with the first pause again: a try has succeeded.
+    /// Starts again with the first pause, after a try has succeeded.
     #[cfg_attr(not(feature = "sqlite"), allow(dead_code))]
     pub(crate) fn reset(&mut self) {
         self.next = self.first;

@@ -1,9 +1,9 @@
-//! The budget of buffered bodies: bytes in memory and on disk, in total and for each peer. Request
-//! bodies count, and replays that the client has not taken yet.
+//! The budget of buffered bodies: bytes in memory and on disk, in total and per peer. It counts
+//! request bodies, and replays that the client has not read yet.
 //!
-//! A body reserves its room before it is read, as far as its length is declared, and piece by piece
-//! where it is not. The room comes back when the last copy of the body is dropped: after the
-//! attempt that sends it, not after the request that brought it.
+//! A body with a declared length reserves its room before it is read; any other reserves it piece
+//! by piece. The room is given back when the last copy of the body is dropped: after the attempt
+//! that sends it, not after the request that brought it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -38,12 +38,12 @@ pub(crate) enum Place {
     Disk,
 }
 
-/// The limit is reached.
+/// A limit is reached; names its setting.
 #[derive(Debug, thiserror::Error)]
 #[error("`{0}` is reached")]
 pub(crate) struct Full(&'static str);
 
-/// What all buffered request bodies of a [`Hapax`](crate::Hapax) may take together.
+/// The limits that all buffered request bodies of a [`Hapax`](crate::Hapax) share.
 pub struct BodyBudget {
     limits: Limits,
     /// `None` for the system's directory for temporary files.
@@ -67,19 +67,19 @@ impl BodyBudget {
         })
     }
 
-    /// How much of it is in use.
+    /// The bytes in use.
     pub fn usage(&self) -> BodyUsage {
         self.buffered.lock().total
     }
 
-    /// Whether a file can be made in the [spill directory](crate::Builder::spill_directory). Blocks
-    /// for as long as that takes.
+    /// Checks that a file can be created in the [spill directory](crate::Builder::spill_directory).
+    /// Blocks on the file system.
     pub fn check_directory(&self) -> io::Result<()> {
         self.create_file().map(drop)
     }
 
-    /// The most that the bodies of one peer may take at one place. Requests that come without a
-    /// peer have only the total.
+    /// The most that the bodies of one peer may take at one place. For requests without a peer only
+    /// the total applies.
     pub(crate) fn share(&self, peer: Option<Peer>, place: Place) -> u64 {
         let total = self.total_max(place);
         if peer.is_some() {
@@ -89,7 +89,7 @@ impl BodyBudget {
         }
     }
 
-    /// A reservation of nothing yet.
+    /// An empty reservation, to be grown.
     pub(crate) fn reservation(self: &Arc<Self>, peer: Option<Peer>) -> Arc<Reservation> {
         let (memory, disk) = (AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(Reservation {
@@ -100,9 +100,9 @@ impl BodyBudget {
         })
     }
 
-    /// The body of a replay, which keeps its room until the client has taken it: a client that
-    /// takes none could have any number of them in memory. Small ones are not counted: the limits
-    /// on connections and streams bound them.
+    /// The body of a replay, which keeps its room until the client has read it. Without this, a
+    /// client that reads nothing could hold any number of replays in memory. Small ones are not
+    /// counted: the limits on connections and streams bound them.
     pub(crate) fn room_for(
         self: &Arc<Self>,
         peer: Option<Peer>,
@@ -112,7 +112,8 @@ impl BodyBudget {
             return Ok(body.clone());
         }
         let reservation = self.reservation(peer);
-        // One that is larger than the share takes all of it: it can be had alone.
+        // A replay larger than the peer's share reserves the whole share: it can be sent when it is
+        // the peer's only body.
         reservation.grow_to(
             Place::Memory,
             self.share(peer, Place::Memory).min(body.len() as u64),
@@ -123,7 +124,7 @@ impl BodyBudget {
         }))
     }
 
-    /// An empty file without a name, which is gone when it is closed. Blocks.
+    /// Creates an unnamed file that disappears when it is closed. Blocks.
     pub(crate) fn create_file(&self) -> io::Result<File> {
         match &self.directory {
             Some(directory) => tempfile::tempfile_in(directory),
@@ -209,7 +210,7 @@ fn subtract(usage: &mut BodyUsage, removed: BodyUsage) {
     usage.disk_bytes = usage.disk_bytes.saturating_sub(removed.disk_bytes);
 }
 
-/// Bytes that hold their reservation.
+/// Bytes together with the reservation of their room.
 pub(crate) struct Reserved {
     pub(crate) bytes: Bytes,
     pub(crate) _reservation: Arc<Reservation>,
@@ -221,8 +222,8 @@ impl AsRef<[u8]> for Reserved {
     }
 }
 
-/// Room for one body. Given back when the last handle is dropped: whatever holds bytes of the body,
-/// in memory or as a file, holds one.
+/// Room for one body. Everything that holds bytes of the body, in memory or in a file, holds a
+/// handle; the room is given back when the last handle is dropped.
 pub(crate) struct Reservation {
     budget: Arc<BodyBudget>,
     peer: Option<Peer>,
@@ -231,7 +232,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Makes it hold at least this much at a place.
+    /// Reserves at least `bytes` at `place`.
     pub(crate) fn grow_to(&self, place: Place, bytes: u64) -> Result<(), Full> {
         let more = bytes.saturating_sub(self.reserved(place));
         if more > 0 {
@@ -241,7 +242,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Gives back whatever it holds in memory beyond this.
+    /// Gives back the memory reserved beyond `bytes`.
     pub(crate) fn shrink_memory_to(&self, bytes: u64) {
         let less = self.reserved(Place::Memory).saturating_sub(bytes);
         if less > 0 {

@@ -1,12 +1,12 @@
 //! Hashing record ids for maps in memory.
 //!
-//! An id is a digest already, so most of what a general hasher does is done. What is left is to
-//! keep callers, who choose their keys, from choosing ids that all fall into one bucket: a seed of
-//! this process, multiplied in, which they do not know.
+//! An id is already a digest, so little hashing is needed. But callers choose their keys, and must
+//! not be able to choose ids that all fall into one bucket. So the hash multiplies in a seed of
+//! this process, which callers do not know.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Makes hashers for ids; those of one are alike.
+/// Makes hashers for ids. All hashers of one `Ids` have the same seed.
 #[derive(Clone)]
 pub(crate) struct Ids {
     seed: u64,
@@ -28,7 +28,7 @@ impl BuildHasher for Ids {
     }
 }
 
-/// Takes eight bytes of each id; numbers beside it, such as its fence, whole.
+/// Hashes the first eight bytes of an id, and whole numbers beside it, such as its fence.
 pub(crate) struct IdHasher(u64);
 
 impl Hasher for IdHasher {
@@ -38,14 +38,14 @@ impl Hasher for IdHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // Both halves of the product: the lower one alone would show equal low bits of two ids in
-        // their hashes.
+        // Fold both halves of the product: with the lower half alone, ids with equal low bits would
+        // have hashes with equal low bits.
         let product = u128::from(self.0 ^ number) * u128::from(ODD);
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
 
     fn write_usize(&mut self, _len: usize) {
-        // Every id has the same length.
+        // All ids have the same length, so it is not hashed.
     }
 
     fn finish(&self) -> u64 {
@@ -53,7 +53,7 @@ impl Hasher for IdHasher {
     }
 }
 
-/// The golden ratio's digits: odd, with no pattern in its bits.
+/// The fractional digits of the golden ratio: odd, and without a pattern in the bits.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
             let low_bits: HashSet<_> = (0..1024)
                 .map(|number| ids.hash_one(id(number << shift)) & 0xfff)
                 .collect();
-            // Of a thousand balls in four thousand urns about nine hundred find one of their own.
+            // A good hash puts 1024 ids into about 900 different values of 4096.
             assert!(
                 low_bits.len() > 700,
                 "shifted by {shift}: {}",

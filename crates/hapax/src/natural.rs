@@ -1,10 +1,10 @@
-//! Requests that need no key, because saying them twice is saying them once: the HTTP side of a
+//! Requests that need no key, because repeating them has no further effect: the HTTP side of a
 //! version check.
 //!
-//! Whoever changes what others change too says in `If-Match` (RFC 9110 section 13.1.1) which
-//! version they have seen. A repeat of a change that was made finds another version and is refused
-//! with 412: nothing happens twice, and nothing of somebody else's is overwritten.
-//! `docs/natural.md` has the other patterns.
+//! A client that changes a shared resource states in `If-Match` (RFC 9110 section 13.1.1) which
+//! version it has seen. A repeat of a change that was made finds a newer version and is refused
+//! with 412: nothing happens twice, and no other client's change is overwritten. `docs/natural.md`
+//! has the other patterns.
 //!
 //! ```
 //! use hapax::natural::{ETag, IfMatch, Unmet};
@@ -25,9 +25,9 @@
 //! assert_eq!(change(&mut order, &HeaderMap::new(), 2), Err(Unmet::Missing));
 //! ```
 //!
-//! In a database the comparison belongs into the statement that writes, because another may write
-//! between a look and a change: `UPDATE … WHERE id = $1 AND version = ANY ($2)`, with
-//! [`IfMatch::versions`].
+//! In a database the comparison belongs in the statement that writes, because another client may
+//! write between a separate read and the change: `UPDATE … WHERE id = $1 AND version = ANY ($2)`,
+//! with [`IfMatch::versions`].
 
 use std::fmt;
 
@@ -35,21 +35,21 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderValue, IF_MATCH};
 use sha2::{Digest, Sha256};
 
-/// A strong entity tag (RFC 9110 section 8.8.3): two states of a resource have the same one only if
+/// A strong entity tag (RFC 9110 section 8.8.3): two states of a resource have the same tag only if
 /// they are the same, byte for byte.
 ///
-/// Written and sent with its quotes.
+/// It is displayed and sent with its quotes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ETag(String);
 
 impl ETag {
-    /// Of a number that every change raises. The cheapest there is, if each representation of the
-    /// resource has a path of its own.
+    /// The tag of a version number that every change raises. This is the cheapest tag, and enough
+    /// if each representation of the resource has its own path.
     pub fn of_version(version: u64) -> ETag {
         ETag(version.to_string())
     }
 
-    /// Of the bytes themselves, for what has no version: half of their SHA-256.
+    /// The tag of bytes without a version: half of their SHA-256.
     pub fn of_bytes(bytes: &[u8]) -> ETag {
         ETag(
             Sha256::digest(bytes)[..16]
@@ -59,10 +59,10 @@ impl ETag {
         )
     }
 
-    /// As it stands in the field `ETag`.
+    /// The value for the field `ETag`.
     pub fn to_value(&self) -> HeaderValue {
-        // What the parser lets through is what a field may hold, and what we make ourselves is
-        // letters and digits.
+        // Parsed tags contain only bytes that a field may hold, and tags made here only letters and
+        // digits.
         HeaderValue::from_bytes(self.to_string().as_bytes())
             .expect("an entity tag is a field value")
     }
@@ -75,13 +75,13 @@ impl fmt::Display for ETag {
     }
 }
 
-/// What a caller says in `If-Match`.
+/// The condition that a caller sends in `If-Match`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IfMatch {
-    /// `*`: whatever is there, if anything is.
+    /// `*`: any version, if the resource exists.
     Any,
     /// One of these. Weak tags are left out, as they never match here (RFC 9110 section 8.8.3.2),
-    /// so that there may be none.
+    /// so the list may be empty.
     Tags(Vec<ETag>),
 }
 
@@ -89,19 +89,19 @@ pub enum IfMatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unmet {
-    /// 428: it does not say which version it is about.
+    /// 428: the request does not name a version.
     #[error("say in If-Match which version you have seen")]
     Missing,
-    /// 400: it says so in a way that cannot be read.
+    /// 400: the field cannot be read.
     #[error("If-Match is neither * nor a list of entity tags")]
     Malformed,
-    /// 412: it is about another version than the one that is there.
+    /// 412: the request names another version than the current one.
     #[error("it has changed since you saw it: look again")]
     Changed,
 }
 
 impl IfMatch {
-    /// What the request says, on a route that must be told.
+    /// Reads the condition on a route that requires one.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl IfMatch {
         IfMatch::parse(headers)?.ok_or(Unmet::Missing)
     }
 
-    /// What the request says; `None` if it says nothing. Several field lines are one list.
+    /// Reads the condition; `None` if the request has none. Several field lines are one list.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl IfMatch {
             .ok_or(Unmet::Malformed)
     }
 
-    /// Whether the condition holds for what is there; `None` if nothing is.
+    /// Whether the condition holds for the current tag; `None` if the resource does not exist.
     pub fn matches(&self, current: Option<&ETag>) -> bool {
         match (self, current) {
             (_, None) => false,
@@ -143,7 +143,7 @@ impl IfMatch {
         }
     }
 
-    /// The same as a result, for what is there.
+    /// The same as a result, for a resource that exists.
     ///
     /// # Errors
     ///
@@ -156,10 +156,10 @@ impl IfMatch {
         }
     }
 
-    /// The versions that it names, for the condition of the statement that writes; `None` if every
-    /// version will do.
+    /// The versions that the condition names, for the statement that writes; `None` if any version
+    /// matches.
     ///
-    /// A tag that [`ETag::of_version`] does not make is none of ours, and left out.
+    /// A tag that [`ETag::of_version`] does not make is left out.
     pub fn versions(&self) -> Option<Vec<i64>> {
         let IfMatch::Tags(tags) = self else {
             return None;
@@ -180,7 +180,7 @@ impl IfMatch {
 }
 
 impl Unmet {
-    /// What to answer with.
+    /// The status to answer with.
     pub fn status(self) -> StatusCode {
         match self {
             Unmet::Missing => StatusCode::PRECONDITION_REQUIRED,
@@ -190,7 +190,7 @@ impl Unmet {
     }
 }
 
-/// The status, and why, as text.
+/// The status, with the reason as text.
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for Unmet {
     fn into_response(self) -> axum::response::Response {
@@ -198,12 +198,12 @@ impl axum::response::IntoResponse for Unmet {
     }
 }
 
-/// The strong tags of a list; `None` if it is no list of tags, or an empty one.
+/// The strong tags of a list; `None` if it is empty or not a list of tags.
 fn tags(list: &[u8]) -> Option<Vec<ETag>> {
     let (mut strong, mut count, mut rest) = (Vec::new(), 0, list);
     loop {
         rest = rest.trim_ascii_start();
-        // Empty elements count for nothing (RFC 9110 section 5.6.1.2).
+        // Empty elements are skipped (RFC 9110 section 5.6.1.2).
         match rest.split_first() {
             None => return (count > 0).then_some(strong),
             Some((b',', after)) => rest = after,
@@ -220,15 +220,14 @@ fn tags(list: &[u8]) -> Option<Vec<ETag>> {
     }
 }
 
-/// The tag at the front, if it is a strong one, and what follows it. There are no escapes in a tag,
-/// and a comma is a letter like any other.
+/// The first tag, if it is a strong one, and the rest of the list. A tag has no escapes, and may
+/// contain commas.
 fn tag(list: &[u8]) -> Option<(Option<ETag>, &[u8])> {
     let strong = list.strip_prefix(b"W/");
     let opaque = strong.unwrap_or(list).strip_prefix(b"\"")?;
     let end = opaque.iter().position(|b| *b == b'"')?;
     let (opaque, after) = (&opaque[..end], &opaque[end + 1..]);
-    // Letters outside ASCII are allowed and obsolete. Whoever sends one has it from elsewhere: a
-    // tag all the same, and none of ours.
+    // Bytes outside ASCII are allowed but obsolete. Such a tag is valid, but was not made here.
     let is_allowed = opaque
         .iter()
         .all(|b| matches!(b, 0x21 | 0x23..=0x7e | 0x80..));
@@ -339,7 +338,7 @@ mod tests {
         assert_eq!(versions(br#""7", "8""#), Some(vec![7, 8]));
         assert_eq!(versions(b"*"), None);
         assert_eq!(versions(br#"W/"7""#), Some(vec![]));
-        // Other spellings of a number are other tags.
+        // Other spellings of a number are different tags.
         assert_eq!(
             versions(br#""07", "+7", "-7", "x", "99999999999999999999", "18446744073709551615""#),
             Some(vec![])

@@ -1,5 +1,5 @@
-//! The layer, driven without a port on tiny services that keep their own ledger: one effect,
-//! faithful replays, waiting, scopes.
+//! The layer, called without a port on small services that keep their own ledger: one effect, exact
+//! replays, waiting, scopes.
 
 mod common;
 
@@ -59,7 +59,7 @@ async fn twenty_at_once_have_one_effect_and_byte_equal_answers() {
 #[tokio::test]
 async fn a_replay_is_faithful_apart_from_the_published_list() {
     let (store, _) = faulty();
-    // From memory, and from the store by another node.
+    // Replays from memory, and from the store on another node.
     let (service, _) = charges(&quiet(store.clone()), Policy::default());
     let (elsewhere, _) = charges(&quiet(store), Policy::default());
     let first = send(&service, post("/charges", "k", "5")).await;
@@ -182,7 +182,7 @@ async fn two_thousand_waiters_cost_one_execution_and_no_store_polls() {
         replays += usize::from(got.is_replay());
     }
     assert_eq!((ledger.len(), replays), (1, 1_999));
-    // One claim and one completion, whatever the number of waiters, and each of them is woken once.
+    // One claim and one completion for any number of waiters, and each waiter is woken once.
     assert_eq!((store.calls(Verb::PutIf), store.calls(Verb::Get)), (2, 0));
     assert_eq!(polls.load(Ordering::SeqCst) - before, 2_000);
 }
@@ -228,7 +228,7 @@ async fn who_does_not_wait_is_told_to_come_back() {
         send(&service, post("/charges", "k", "5")).await.problem(),
         "in-flight"
     );
-    // And so is who has waited for as long as it wanted.
+    // So is a caller whose wait has run out.
     assert_eq!(
         send(&service, ready_to_wait(post("/charges", "k", "5"), 2))
             .await
@@ -283,7 +283,7 @@ async fn a_client_that_hangs_up_at_any_moment_does_not_stop_the_attempt() {
     for polls in 0..40 {
         let (service, ledger) = charges(&hapax, Policy::default());
         let key = format!("hang-up-{polls}");
-        // The client is there for so many polls, and then gone.
+        // The client disconnects after `polls` polls.
         let mut call = Box::pin(service.clone().oneshot(post("/charges", &key, "5")));
         for _ in 0..polls {
             let is_done =
@@ -325,14 +325,15 @@ async fn a_different_request_is_refused_in_every_state_and_learns_nothing_else()
     let first = spawn(&service, post("/charges", "k", "5"));
     gate.wait_for(1).await;
     let mut others = vec![
-        // Running: at once, ready to wait, and on another node.
+        // While it runs: without waiting, with waiting, and on another node.
         send(&service, post("/charges", "k", "6")).await,
         send(&service, ready_to_wait(post("/charges", "k", "6"), 30)).await,
         send(&elsewhere, post("/charges", "k", "6")).await,
     ];
     gate.open(1);
     first.await.unwrap();
-    // Completed: from memory, from the store, and in the target and a header instead of the body.
+    // When completed: from memory, from the store, and with a different target or header instead of
+    // the body.
     others.push(send(&service, post("/charges", "k", "6")).await);
     others.push(send(&elsewhere, post("/charges", "k", "6")).await);
     others.push(send(&service, post("/charges?x=1", "k", "5")).await);
@@ -361,8 +362,8 @@ async fn two_scopes_with_the_same_key_and_body_see_nothing_of_each_other() {
         charges(&quiet(store).namespace("other"), Policy::default());
 
     let ada = send(&service, by(post("/charges", "k", "5"), "ada")).await;
-    // Another principal, another path, another method, another namespace, nobody at all: each has
-    // an effect of its own.
+    // Another principal, path, method or namespace, and an anonymous caller: each has its own
+    // effect.
     let mut patch = by(post("/charges", "k", "5"), "ada");
     *patch.method_mut() = http::Method::PATCH;
     let apart = [
@@ -390,7 +391,8 @@ async fn two_scopes_with_the_same_key_and_body_see_nothing_of_each_other() {
         ada.body
     );
 
-    // A running attempt of one does not hold up the other, nor is its refusal the other's.
+    // A running attempt of one principal does not block another principal, whose different request
+    // under the same key is not refused as a reused key.
     let (service, _, gate) = gated(&hapax, Policy::default(), 201);
     let first = spawn(&service, by(post("/slow", "k", "5"), "ada"));
     gate.wait_for(1).await;
@@ -431,7 +433,7 @@ async fn what_is_not_guarded_passes_untouched() {
 async fn a_key_that_does_nothing_is_told_to_its_caller() {
     let status = async |policy: Policy, method: &str, field: &'static str| {
         let (store, _) = faulty();
-        // The service cannot speak as us.
+        // The service cannot set Hapax's own fields.
         let service = common::guard(&quiet(store), policy, async |_| {
             let answer = http::Response::builder().header("idempotency-status", "guarded");
             Ok(answer
@@ -603,7 +605,7 @@ async fn a_route_chooses_its_key_field_and_its_methods() {
     };
     assert!(!send(&service, put("x-request-id")).await.is_replay());
     assert!(send(&service, put("x-request-id")).await.is_replay());
-    // Neither another field nor another method is guarded here.
+    // Another field or another method is not guarded here.
     for _ in 0..2 {
         assert!(!send(&service, put("idempotency-key")).await.is_replay());
         assert!(!send(&service, post("/charges", "k", "5")).await.is_replay());
@@ -652,7 +654,7 @@ async fn the_trace_of_an_answer_is_kept_and_told_only_to_who_stands_outside() {
                 .unwrap())
         })
     };
-    // From memory, and from the store by another node.
+    // Replays from memory, and from the store on another node.
     let (here, elsewhere) = (traced(&quiet(store.clone())), traced(&quiet(store)));
     let ask = || {
         let mut request = post("/charges", "k", "5");

@@ -1,4 +1,4 @@
-//! Settings of a route that no other test is about, each through the layer.
+//! Route settings that no other test covers, each through the layer.
 
 mod common;
 
@@ -21,7 +21,7 @@ async fn a_route_says_what_its_statuses_mean() {
         (404, "404", "404", 2),
         (409, "409", "outcome-unknown", 1),
         (503, "503", "replay", 1),
-        // Whatever the route does not name is read as ever.
+        // Statuses that the route does not name keep their default class.
         (400, "400", "replay", 1),
         (500, "500", "outcome-unknown", 1),
     ] {

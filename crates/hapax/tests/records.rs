@@ -1,7 +1,7 @@
 //! How many records there may be, and who may make them: forged credentials, long paths, a store
 //! that fills up.
 //!
-//! `HAPAX_FORGED` is how many forged credentials are tried, 4,000 unless it says otherwise.
+//! `HAPAX_FORGED` sets how many forged credentials are tried, by default 4,000.
 
 mod common;
 
@@ -21,7 +21,7 @@ use hapax_core::store::ListQuery;
 use http::{Request, Response};
 use http_body_util::Full;
 
-/// Requests that are under way at a time.
+/// The number of concurrent requests.
 const AT_ONCE: usize = 50;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -32,7 +32,7 @@ fn forged() -> usize {
         .unwrap_or(4_000)
 }
 
-/// The same request from a client at this address, with a credential that nobody has checked.
+/// The same request from a client at this address, with an unverified credential.
 fn from(mut request: Request<Full<Bytes>>, last: u8) -> Request<Full<Bytes>> {
     request
         .extensions_mut()
@@ -48,7 +48,7 @@ fn limited(store: Arc<dyn Store>, limits: Limits) -> Hapax {
         .build()
 }
 
-/// A service that knows its users: everybody whose name begins with `honest`.
+/// A service that accepts every user whose name begins with `honest`.
 fn checked(hapax: &Hapax, policy: Policy) -> (Guarded, Ledger) {
     let ledger = Ledger::default();
     let service = guard(hapax, policy, {
@@ -93,8 +93,7 @@ async fn sweep(store: &dyn Store) {
     while store.sweep(1_000).await.unwrap().total() > 0 {}
 }
 
-/// As many requests of callers with forged credentials as asked for, all from the client at
-/// 10.0.0.1.
+/// Sends `count` requests with forged credentials, all from the client at 10.0.0.1.
 async fn attack(service: &Guarded, count: usize) -> Vec<Got> {
     let mut answers = Vec::new();
     for start in (0..count).step_by(AT_ONCE) {
@@ -149,11 +148,11 @@ async fn forged_credentials_leave_few_records_and_for_ten_minutes_only() {
         "{records} records"
     );
 
-    // Nobody else is held up: neither a new caller of another client, nor one that is known, at the
-    // attacker's own address.
+    // Others are not affected: neither a new caller at another address, nor a known caller at the
+    // attacker's address.
     assert_eq!(pay("honest-bob", "first", 2).await.status, 201);
     assert_eq!(pay("honest-ann", "second", 1).await.status, 201);
-    // Who is not known there has to wait, whoever it is.
+    // A caller that is unknown at the attacker's address has to wait.
     let held_up = pay("honest-new", "first", 1).await;
     assert_eq!(
         (held_up.problem().as_str(), held_up.header("retry-after")),
@@ -187,8 +186,8 @@ async fn a_refused_key_is_the_same_operation_for_ten_minutes() {
         "key-reused",
         "it is remembered what was asked"
     );
-    // Refused again, for as long again: two requests with each forged credential make nothing that
-    // lasts.
+    // The second refusal lasts as long as the first, so that two requests with a forged credential
+    // leave no lasting record.
     assert_eq!(pay("5").await.status, 401);
     let [first, second] = &ledger.lines()[..] else {
         panic!("{:?}", ledger.lines())
@@ -223,7 +222,7 @@ async fn forged_credentials_take_no_velocity_from_others() {
         }],
         ..Policy::default()
     };
-    // With room for fewer counts than there are forged credentials.
+    // Room for fewer counters than there are forged credentials.
     let limits = Limits {
         velocity_entries_max: 1_000,
         ..Limits::default()
@@ -294,7 +293,7 @@ async fn the_last_records_are_for_principals_who_have_some() {
     }
     assert_eq!(pay("ann", 100).await.problem(), "quota-reached");
     assert!(pay("ann", 0).await.is_replay() && pay("ann", 99).await.is_replay());
-    // A node that has not seen any of it goes by what the store says.
+    // A node that has seen none of this relies on the store's counts.
     let (elsewhere, _) = charges(
         &limited(
             store.clone(),
@@ -320,7 +319,7 @@ async fn the_last_records_are_for_principals_who_have_some() {
             .problem(),
         "quota-reached"
     );
-    // A limit can be raised while it runs, and records make room when they are over.
+    // The limit can be raised at run time, and expired records make room.
     hapax.set_quotas(Quotas {
         records_max: Some(1_000),
         ..Quotas::default()
@@ -338,7 +337,7 @@ async fn the_last_records_are_for_principals_who_have_some() {
     assert_eq!(ledger.len(), 102);
 }
 
-/// Records stay small however long their paths are, and are found all the same.
+/// Records stay small and are found however long their paths are.
 #[cfg(feature = "sqlite")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_paths_do_not_fill_the_store() {

@@ -1,5 +1,5 @@
-//! axum-idempotent with its sessions in Postgres: the layer for axum that keeps answers by key,
-//! built from crates.io.
+//! axum-idempotent with its sessions in Postgres: a layer for axum that keeps answers by key, built
+//! from crates.io.
 
 use std::path::{Path, PathBuf};
 
@@ -14,17 +14,17 @@ use super::server::{ORDERS, Server};
 
 const MANIFEST: &str = include_str!("axum_idempotent.toml");
 const PROGRAM: &str = include_str!("axum_idempotent.peer.rs");
-/// To the database: more.
+/// Connections to the database.
 const CONNECTIONS: &str = "16";
-/// It keeps answers by session, and without one it keeps nothing. One for all: what it finds an
-/// answer by is session and key.
+/// The layer keeps answers by session, and keeps nothing without one. All requests share one
+/// session: answers are found by session and key.
 const SESSION: &str = "cookie: session=AAAAAAAAAAAAAAAAAAAAAA\r\n";
 
-/// What was built.
+/// The built program.
 pub(super) struct Installed(PathBuf);
 
 impl Installed {
-    /// Builds it into a directory beside this program, once. The reason, if that cannot be.
+    /// Builds it once, into a directory beside this program.
     pub(super) fn get() -> Result<Installed, Error> {
         let directory = peers("axum-idempotent", &format!("{MANIFEST}{PROGRAM}"), build)?;
         Ok(Installed(
@@ -59,7 +59,7 @@ fn build(directory: &Path) -> Result<(), Error> {
     std::fs::write(directory.join("Cargo.toml"), MANIFEST)?;
     std::fs::write(directory.join("src/main.rs"), PROGRAM)?;
     let mut build = command(cargo())?;
-    // Its own, also if this workspace's is somewhere else.
+    // Uses its own target directory, even if this workspace's is elsewhere.
     build
         .args(["build", "--release", "--target-dir"])
         .arg(directory.join("target"))

@@ -1,4 +1,4 @@
-//! The table: every peer in turn, in every repetition.
+//! The table: measures every peer in turn, in every repetition.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use super::results::{Cpu, Measured, Results};
 use super::server::Server;
 use super::upstream::Upstream;
 
-/// Before each measurement, and not counted.
+/// Runs before each measurement and is not counted.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// Connections that make the keys which are then replayed.
 const MAKERS: usize = 256;
-/// The longest that making them may take.
+/// The longest time for making them.
 const MAKING: Duration = Duration::from_secs(240);
-/// What a measurement may take longer than it should before it is given up.
+/// How much longer than planned a measurement may take before it is aborted.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How it is to be measured.
+/// What to measure, and for how long.
 pub(super) struct Plan<'a> {
     pub(super) seconds: Duration,
     pub(super) repetitions: usize,
-    /// Stored in SQLite before.
+    /// Keys stored in SQLite before the measurement.
     pub(super) keys: usize,
     /// Names of rows, as [`cells::wanted`] takes them.
     pub(super) only: &'a str,
-    /// For the rows on Postgres; if there is none, one is started for them.
+    /// For the rows on Postgres. If it is `None`, a server is started for them.
     pub(super) cluster: Option<Cluster>,
 }
 
@@ -41,7 +41,7 @@ struct Bench {
     wanted: Vec<&'static Cell>,
     upstream: Upstream,
     peers: Peers,
-    /// Keys that were made on the gateway's store, and outlive it.
+    /// Keys made on the gateway's SQLite store. They stay there from one repetition to the next.
     stored: Vec<Uuid>,
     results: Results,
 }
@@ -98,7 +98,7 @@ impl Bench {
         Ok(())
     }
 
-    /// One peer's turn.
+    /// Measures all cells of one peer.
     async fn turn(&mut self, peer: Peer, cells: &[&'static Cell]) -> Result<(), Error> {
         if let Some(reason) = self.peers.missing(peer) {
             cells
@@ -108,7 +108,8 @@ impl Bench {
         }
         match self.peers.start(peer, &self.upstream.address).await {
             Ok(server) => self.measure_all(cells, peer, &server).await,
-            // Others may fail here. That we do is no reason to leave us out.
+            // A failure of another product is noted as skipped. A failure of Hapax or nginx aborts
+            // the run.
             Err(error) if !peer.is_hapax() && peer != Peer::Nginx => {
                 cells
                     .iter()
@@ -125,7 +126,7 @@ impl Bench {
         peer: Peer,
         server: &Server,
     ) -> Result<(), Error> {
-        // The store of the gateway stays from one repetition to the next, and its keys with it.
+        // The gateway's store and its keys stay from one repetition to the next.
         let mut made = if peer == Peer::HapaxSqlite {
             std::mem::take(&mut self.stored)
         } else {
@@ -142,7 +143,7 @@ impl Bench {
         Ok(())
     }
 
-    /// One cell, once. The keys that it makes are added to those made on this server.
+    /// Measures one cell once. The keys that it makes are added to those made on this server.
     async fn measure(
         &mut self,
         cell: &Cell,
@@ -206,8 +207,8 @@ impl Bench {
         })
     }
 
-    /// A proxy that lost an order, sent one twice or ran a replay again was not measured doing its
-    /// work.
+    /// Fails if the proxy lost an order, sent one twice or ran a replay again: then it did not do
+    /// the work that is being measured.
     fn check(&self, cell: &Cell, sent: &Sent, orders: u64) -> Result<(), Error> {
         let due = if cell.peer.has_own_service() || cell.traffic.replays() {
             0

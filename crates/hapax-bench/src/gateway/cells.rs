@@ -1,4 +1,4 @@
-//! What is measured, and what it should come to.
+//! The cells of the table: what is measured, and the targets.
 
 use uuid::Uuid;
 
@@ -7,14 +7,14 @@ use crate::client::Keys;
 
 use super::restate::Setting;
 
-/// Keys that are replayed where few are wanted.
+/// The number of keys to replay for [`Traffic::Few`].
 const FEW: usize = 1_000;
-/// Keys that are replayed where many are wanted, at least: with their answers more than the 64 MiB
-/// that the gateway keeps in memory.
+/// The least number of keys to replay for [`Traffic::Many`]: their answers exceed the 64 MiB that
+/// the gateway keeps in memory.
 const MANY: usize = 200_000;
 
-/// Who is measured. One of each is started in each repetition, in this order, for all cells that
-/// ask for it.
+/// The systems to measure. In each repetition each is started once, in this order, for all its
+/// cells.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Peer {
     Nginx,
@@ -38,7 +38,7 @@ impl Peer {
         matches!(self, Peer::Restate(_))
     }
 
-    /// Whether its answers are kept in Postgres.
+    /// Whether it keeps its answers in Postgres.
     pub(super) fn is_on_postgres(self) -> bool {
         matches!(
             self,
@@ -46,7 +46,7 @@ impl Peer {
         )
     }
 
-    /// Whether it answers itself, without the upstream.
+    /// Whether it answers by itself, without the upstream.
     pub(super) fn has_own_service(self) -> bool {
         matches!(
             self,
@@ -66,14 +66,14 @@ pub(super) const PEERS: [Peer; 8] = [
     Peer::Restate(Setting::Tuned),
 ];
 
-/// What is sent.
+/// The requests to send.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Traffic {
     WithoutKey,
     Fresh,
-    /// A few keys again and again: all of them in memory.
+    /// A few keys repeatedly: all their answers are in memory.
     Few,
-    /// Many keys in no order: more than memory keeps.
+    /// Many keys in random order: more answers than memory holds.
     Many,
 }
 
@@ -87,7 +87,7 @@ impl Traffic {
         }
     }
 
-    /// Which keys to send, of those that were answered before.
+    /// The keys to send, out of those that were answered before.
     pub(super) fn keys(self, made: &[Uuid]) -> Keys {
         match self {
             Traffic::WithoutKey | Traffic::Fresh => Keys::Fresh,
@@ -96,13 +96,14 @@ impl Traffic {
         }
     }
 
-    /// Whether these are keys that were answered before.
+    /// Whether the keys were answered before.
     pub(super) fn replays(self) -> bool {
         matches!(self, Traffic::Few | Traffic::Many)
     }
 }
 
-/// Sorted, keys that are random are in no order that anybody stored them in.
+/// Sorts the keys. They are random, so their sorted order is unrelated to the order in which they
+/// were stored.
 fn in_no_order(keys: &[Uuid]) -> Vec<Uuid> {
     let mut keys = keys.to_vec();
     keys.sort_unstable();
@@ -112,15 +113,15 @@ fn in_no_order(keys: &[Uuid]) -> Vec<Uuid> {
 /// One row of the table.
 #[derive(Clone, Copy)]
 pub(super) struct Cell {
-    /// For `--only`.
+    /// The name for `--only`.
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) peer: Peer,
     pub(super) connections: usize,
     pub(super) traffic: Traffic,
-    /// The rate of nginx that it should reach.
+    /// The least rate, as a share of nginx's.
     pub(super) of_nginx_min: Option<f64>,
-    /// How many times nginx's p99 it may take.
+    /// The largest p99, as a multiple of nginx's.
     pub(super) p99_max: Option<f64>,
 }
 
@@ -297,7 +298,7 @@ pub(super) static CELLS: [Cell; 18] = [
     ),
 ];
 
-/// How many times as fast as another the first should be: rates on fresh keys, of one run.
+/// How many times the rate of the second cell the first should reach: on fresh keys, in one run.
 pub(super) const TIMES: [(&str, &str, f64); 4] = [
     ("sqlite", "restate", 10.0),
     ("sqlite", "restate-tuned", 5.0),
@@ -305,10 +306,11 @@ pub(super) const TIMES: [(&str, &str, f64); 4] = [
     ("postgres", "dbos", 10.0),
 ];
 
-/// The rows on Postgres, for [`wanted`].
+/// The names of the rows on Postgres, for [`wanted`].
 pub(super) const ON_POSTGRES: &str = "postgres,axum-idempotent,dbos";
 
-/// The cells whose names begin with one of these, and nginx with as many connections.
+/// The cells whose names begin with one of these, and the nginx cells with the same number of
+/// connections.
 pub(super) fn wanted(names: &str) -> Result<Vec<&'static Cell>, Error> {
     let names: Vec<_> = names.split(',').filter(|name| !name.is_empty()).collect();
     let known = |name: &str| CELLS.iter().any(|cell| cell.name.starts_with(name));

@@ -1,4 +1,4 @@
-//! DBOS, durable workflows on Postgres: its library for Python, from PyPI, in a service of FastAPI.
+//! DBOS, durable workflows on Postgres: its Python library from PyPI, in a FastAPI service.
 
 use std::path::{Path, PathBuf};
 
@@ -17,13 +17,13 @@ const PACKAGES: [&str; 3] = [
     "uvicorn[standard]==0.54.0",
 ];
 
-/// What was installed.
+/// The installed service.
 pub(super) struct Installed {
     directory: PathBuf,
 }
 
 impl Installed {
-    /// From PyPI into an environment beside this program, once. The reason, if that cannot be.
+    /// Installs it once from PyPI, into an environment beside this program.
     pub(super) fn get() -> Result<Installed, Error> {
         let directory = peers("dbos", &PACKAGES.join("\n"), install)?;
         std::fs::write(directory.join("service.py"), include_str!("dbos.py"))?;
@@ -33,8 +33,8 @@ impl Installed {
     /// Starts it on an empty database, with as many workers as there are processors.
     pub(super) async fn serve(&self, database: &str) -> Result<Server, Error> {
         let (directory, address) = (Directory::temporary()?, free_address()?);
-        // Alone first: workers that make the tables at the same time would get into each other's
-        // way.
+        // The migration runs first and alone: workers that created the tables at the same time
+        // would conflict.
         let mut migrate = command(self.program("dbos"))?;
         run(migrate
             .args(["migrate", "--sys-db-url", database])

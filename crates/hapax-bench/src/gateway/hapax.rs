@@ -1,4 +1,4 @@
-//! The gateway itself: `hapax serve`, built by this command so that it is never an old one.
+//! The gateway itself: `hapax serve`. This command builds it, so that it is never outdated.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::directory::Directory;
 use super::process::{Process, cargo, command, free_address};
 use super::server::{ORDERS, Server};
 
-/// The program, built now.
+/// The program, freshly built.
 pub(super) struct Program(PathBuf);
 
 impl Program {
@@ -39,7 +39,7 @@ impl Program {
         Ok(Program(program))
     }
 
-    /// Starts it before the upstream with this store.
+    /// Starts it in front of the upstream, with this store.
     pub(super) async fn serve(&self, upstream: &str, store: &str) -> Result<Server, Error> {
         let (directory, address) = (Directory::temporary()?, free_address()?);
         let mut hapax = command(&self.0)?;

@@ -1,4 +1,4 @@
-//! Connections that are held open and do nothing.
+//! Idle connections that are kept open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,10 +10,10 @@ use uuid::Uuid;
 use crate::Error;
 use crate::client::{Connection, Request};
 
-/// So many connections that have had one answer each: a gateway may refuse those that never say
-/// anything. Closed when dropped.
+/// Idle connections, closed when dropped. Each has received one answer: a gateway may refuse
+/// connections that never send a request.
 pub(super) struct Held {
-    /// Connections that the server closed, and that were opened again.
+    /// How many connections the server closed and this client opened again.
     reopened: Arc<AtomicUsize>,
     tasks: JoinSet<Result<(), Error>>,
 }
@@ -40,7 +40,7 @@ impl Held {
         Ok(held)
     }
 
-    /// How many had to be opened again so far. An error, if one could not be.
+    /// How many connections have been opened again so far. An error if one could not be opened.
     pub(super) fn reopened(&mut self) -> Result<usize, Error> {
         match self.tasks.try_join_next() {
             Some(ended) => Err(ended?
@@ -57,7 +57,7 @@ async fn opened(address: &str, request: &Request) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// Waits until it is closed, and opens another in its place, without end.
+/// Waits until the server closes the connection and opens another, forever.
 async fn hold(
     mut connection: Connection,
     address: String,

@@ -1,4 +1,4 @@
-//! `gateway idle`: what the gateway's memory comes to, and whether it stays there.
+//! `gateway idle`: how much memory the gateway uses, and whether the amount stays constant.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,19 +23,19 @@ use super::process::Process;
 use super::server::Server;
 use super::upstream::Upstream;
 
-/// Connections of each of the three kinds of load.
+/// Connections for each of the three kinds of load.
 const BUSY: usize = 32;
-/// Keys that are replayed over and over.
+/// Keys that are replayed repeatedly.
 const REPLAYED: usize = 10_000;
-/// Keys that are answered before the load begins: more than are kept in memory, which is full from
-/// then on.
+/// Keys that are answered before the load begins. They are more than memory holds, so the answer
+/// cache is full from then on.
 const WARM_UP: usize = 200_000;
 const WARM_UP_CONNECTIONS: usize = 256;
-/// The longest that may take.
+/// The longest time for the warm-up.
 const WARM_UP_MAX: Duration = Duration::from_secs(240);
-/// Sockets of the load, files of the store, and whatever else a process has open.
+/// Allowance for sockets of the load, files of the store, and other open files of a process.
 const FILES_BESIDE: usize = 1_000;
-/// How much more the last sample may be than the first.
+/// The largest ratio of the last sample to the first.
 const GROWTH_MAX: f64 = 1.1;
 
 pub(super) async fn run(flags: &Flags) -> Result<(), Error> {
@@ -121,7 +121,7 @@ pub(super) async fn run(flags: &Flags) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets this process, and those that it starts, have so many files open.
+/// Raises the limit on open files to `count` for this process and its children.
 fn allow_files(count: usize) -> Result<(), Error> {
     let limit = getrlimit(Resource::Nofile);
     let count = count as u64;
@@ -137,14 +137,14 @@ fn allow_files(count: usize) -> Result<(), Error> {
     )?)
 }
 
-/// In bytes.
+/// Samples of the memory, in bytes.
 struct Sampled {
     first: u64,
     last: u64,
     most: u64,
 }
 
-/// Looks at the memory so often while the load lasts, evenly spread.
+/// Samples the memory at even intervals during the load.
 async fn sample(
     process: &Process,
     held: &mut Held,
@@ -173,7 +173,7 @@ async fn sample(
     })
 }
 
-/// All three kinds at once; how many of each were sent.
+/// Runs all three kinds of load concurrently. Returns how many requests of each were sent.
 async fn load(
     server: &Server,
     fresh: usize,
@@ -194,7 +194,7 @@ async fn load(
     Ok([added, replays.keys.len(), without_key.keys.len()])
 }
 
-/// Fresh keys at a steady rate, which adds as many to the store in any minute as in any other.
+/// Sends fresh keys at a steady rate, so that the store grows by the same number in every minute.
 async fn paced(server: &Server, a_second: usize, end: Instant) -> Result<usize, Error> {
     let mut tasks = JoinSet::new();
     for _ in 0..BUSY {

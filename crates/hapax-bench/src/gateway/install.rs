@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use crate::Error;
 
-/// The directory of a peer, after it has been installed there. `wanted` says which one: while that
-/// is what was noted, nothing is done.
+/// The directory of a peer, installed if necessary. `wanted` describes the version to install: if
+/// it equals the note of the last installation, nothing is done.
 pub(super) fn peers(
     name: &str,
     wanted: &str,
@@ -28,7 +28,7 @@ pub(super) fn peers(
     Ok(directory)
 }
 
-/// Runs a command to its end, which has to be a good one.
+/// Runs a command to its end. Fails if the command fails.
 pub(super) fn run(command: &mut Command) -> Result<(), Error> {
     let output = command
         .stdout(Stdio::null())

@@ -1,5 +1,5 @@
-//! `gateway`: the gateway before an upstream, against nginx as a plain proxy and against those who
-//! promise something similar.
+//! `gateway`: compares the gateway in front of an upstream with nginx as a plain proxy, and with
+//! products that promise something similar.
 
 mod axum_idempotent;
 mod bench;
@@ -82,7 +82,7 @@ fn run(flags: &Flags) -> Result<(), Error> {
     on_this_thread(bench::run(plan))
 }
 
-/// The rows on Postgres alone, all of them on this one.
+/// Measures only the rows on Postgres, all of them on this server.
 pub(crate) fn on_postgres(
     cluster: Cluster,
     seconds: Duration,
@@ -97,11 +97,11 @@ pub(crate) fn on_postgres(
     }))
 }
 
-/// Runs a measurement until it is done, or somebody interrupts it: then what it started is ended,
-/// as at any other end.
+/// Runs a measurement until it is done or interrupted. Either way, the processes that it started
+/// are ended.
 ///
-/// On this thread alone: one is enough for the client, and what it starts is tied to the thread
-/// that started it.
+/// Runs on this thread only: one thread is enough for the client, and child processes are tied to
+/// the thread that started them.
 fn on_this_thread(work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! nginx as a plain proxy: the 1.0 that the others are measured against.
+//! nginx as a plain proxy: the baseline of the comparison.
 
 use crate::Error;
 use crate::client::Request;
@@ -7,7 +7,7 @@ use crate::directory::Directory;
 use super::process::{Process, command, free_address};
 use super::server::{ORDERS, Server};
 
-/// Started with a configuration of its own, in a directory of its own.
+/// Starts it with its own configuration, in its own directory.
 pub(super) async fn start(upstream: &str) -> Result<Server, Error> {
     let (directory, address) = (Directory::temporary()?, free_address()?);
     let workers = std::thread::available_parallelism()?.to_string();

@@ -1,4 +1,4 @@
-//! Those who are measured: built, filled and installed once, started anew for each repetition.
+//! The measured peers: prepared once, started again for each repetition.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use super::hapax::Program;
 use super::server::Server;
 use super::{axum_idempotent, dbos, nginx, restate};
 
-/// Something that is wanted, or why it cannot be had.
+/// A prepared peer, or the reason why it is not available. `None` if it is not wanted.
 type Had<T> = Option<Result<T, String>>;
 
-/// What those need who are wanted.
+/// What the wanted peers need.
 #[derive(Default)]
 pub(super) struct Peers {
     hapax: Option<Program>,
-    /// With the stored keys in it.
+    /// Contains the stored keys.
     sqlite: Option<Directory>,
     postgres: Had<Cluster>,
     axum_idempotent: Had<axum_idempotent::Installed>,
@@ -31,8 +31,8 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Builds, fills and installs. One that cannot be had here is no reason not to measure the
-    /// others.
+    /// Builds, fills and installs the wanted peers. A peer that is not available does not stop the
+    /// measurement of the others.
     pub(super) async fn prepare(
         wanted: &[Peer],
         keys: usize,
@@ -67,7 +67,7 @@ impl Peers {
         Ok(peers)
     }
 
-    /// Why one cannot be started here at all.
+    /// Why a peer cannot be started here.
     pub(super) fn missing(&self, peer: Peer) -> Option<&str> {
         let missing = match peer {
             Peer::AxumIdempotent => reason(&self.axum_idempotent),
@@ -78,7 +78,7 @@ impl Peers {
         missing.or_else(|| reason(&self.postgres).filter(|_| peer.is_on_postgres()))
     }
 
-    /// Starts one before this upstream; on Postgres, in a new database.
+    /// Starts a peer in front of this upstream; on Postgres, with a new database.
     pub(super) async fn start(&self, peer: Peer, upstream: &str) -> Result<Server, Error> {
         match peer {
             Peer::Nginx => nginx::start(upstream).await,

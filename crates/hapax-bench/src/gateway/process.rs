@@ -1,4 +1,4 @@
-//! Programs that a measurement starts, and ends again however it ends itself.
+//! Programs that a measurement starts, and that are always ended with it.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -12,22 +12,22 @@ use tokio::net::TcpStream;
 use crate::Error;
 use crate::child::{cpu_micros, resident_bytes_of};
 
-/// As which this program starts others.
+/// The command under which this program starts others.
 pub(crate) const TIED: &str = "tied";
 
-/// Long enough to provision a store, and no more than a person waits.
+/// Long enough to provision a store.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const ENDED_WITHIN: Duration = Duration::from_secs(10);
-/// How much of what a program said is shown when it failed.
+/// How many bytes of a failed program's output are shown.
 const LAST_WORDS_BYTES: usize = 2_000;
 
-/// Becomes another program that the kernel ends when its parent has ended. Only a process itself
-/// can ask for that, and a program that it becomes afterwards keeps it.
+/// Replaces this process with another program that the kernel ends when its parent has ended. Only
+/// a process itself can ask for that; the request survives the `exec`.
 pub(crate) fn tied(mut arguments: impl Iterator<Item = String>) -> ExitCode {
     let (Some(parent), Some(program)) = (arguments.next(), arguments.next()) else {
         return ExitCode::from(2);
     };
-    // Not killed: nginx would leave its workers behind.
+    // TERM instead of KILL: a killed nginx would leave its workers behind.
     let asked = set_parent_process_death_signal(Some(Signal::TERM));
     let parent_lives = getppid().is_some_and(|pid| pid.as_raw_nonzero().to_string() == parent);
     if let Err(error) = asked.map_err(std::io::Error::from) {
@@ -41,7 +41,7 @@ pub(crate) fn tied(mut arguments: impl Iterator<Item = String>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// A command that will be ended with this process, and that takes no settings from this one's
+/// A command that ends with this process and that takes no settings from this process's
 /// environment.
 pub(super) fn command(program: impl AsRef<Path>) -> Result<Command, Error> {
     let mut command = Command::new(std::env::current_exe()?);
@@ -61,7 +61,7 @@ pub(super) fn command(program: impl AsRef<Path>) -> Result<Command, Error> {
     Ok(command)
 }
 
-/// A program that serves; ended and reaped when dropped.
+/// A serving program; ended and reaped when dropped.
 pub(super) struct Process {
     name: &'static str,
     process: std::process::Child,
@@ -69,7 +69,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts it; what it says goes into a file in this directory.
+    /// Starts it. Its output goes into a file in this directory.
     pub(super) fn start(
         name: &'static str,
         mut command: Command,
@@ -81,7 +81,7 @@ impl Process {
         Ok(Process { name, process, log })
     }
 
-    /// Waits until it accepts connections there.
+    /// Waits until it accepts connections at this address.
     pub(super) async fn ready(&mut self, address: &str) -> Result<(), Error> {
         let deadline = Instant::now() + READY_WITHIN;
         while TcpStream::connect(address).await.is_err() {
@@ -106,12 +106,12 @@ impl Process {
         Ok(())
     }
 
-    /// The processor time that it and its children have used so far, in microseconds.
+    /// The processor time that the program and its children have used so far, in microseconds.
     pub(super) fn cpu_micros(&self) -> Result<u64, Error> {
         tree(self.process.id()).into_iter().map(cpu_micros).sum()
     }
 
-    /// The memory that is resident, its children's included, in bytes.
+    /// The resident memory of the program and its children, in bytes.
     pub(super) fn resident_bytes(&self) -> Result<u64, Error> {
         tree(self.process.id())
             .into_iter()
@@ -119,7 +119,7 @@ impl Process {
             .sum()
     }
 
-    /// The end of what it said.
+    /// The end of its output.
     pub(super) fn last_words(&self) -> String {
         let said = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&said[said.len().saturating_sub(LAST_WORDS_BYTES)..])
@@ -149,7 +149,7 @@ impl Drop for Process {
     }
 }
 
-/// A process and all that descend from it.
+/// A process and all its descendants.
 fn tree(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
@@ -169,8 +169,8 @@ fn tree(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// An address on the loopback that nobody listens on. Another program could take it before the one
-/// it is meant for; that one says so then.
+/// A loopback address that is not in use. Another program may take it before the intended one,
+/// which then fails with an error.
 pub(super) fn free_address() -> Result<String, Error> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
@@ -182,7 +182,7 @@ pub(super) fn port(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(_, port)| port)
 }
 
-/// The cargo that runs this program, if it does.
+/// The cargo that runs this program, or `cargo` from the path.
 pub(super) fn cargo() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }

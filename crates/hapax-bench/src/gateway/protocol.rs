@@ -1,13 +1,13 @@
-//! As much of Restate's service protocol as a handler without steps needs, so that Restate can have
-//! the same upstream as the others.
+//! The part of Restate's service protocol that a handler without steps needs, so that Restate can
+//! use the same upstream as the other peers.
 //!
 //! A request is the start of an invocation and its input; the response is its output and its end.
-//! Each message is its kind (two bytes), flags (two) and length (four), and then a protobuf
+//! Each message has a kind (two bytes), flags (two) and a length (four), followed by a protobuf
 //! message.
 
-/// The type of the only version that is spoken here.
+/// The content type of the only supported version.
 pub(super) const INVOCATION: &str = "application/vnd.restate.invocation.v5";
-/// The type of the description of the services here.
+/// The content type of the service description.
 pub(super) const MANIFEST: &str = "application/vnd.restate.endpointmanifest.v3+json";
 
 const OUTPUT: u16 = 0x0401;
@@ -17,7 +17,7 @@ const END: u16 = 0x0003;
 const VALUE: u8 = 14 << 3 | 2;
 const CONTENT: u8 = 1 << 3 | 2;
 
-/// What Restate asks for when a service is registered.
+/// The description that Restate asks for when a service is registered.
 pub(super) fn manifest() -> &'static str {
     concat!(
         r#"{"protocolMode":"REQUEST_RESPONSE","minProtocolVersion":5,"maxProtocolVersion":5,"#,
@@ -27,8 +27,8 @@ pub(super) fn manifest() -> &'static str {
     )
 }
 
-/// This JSON as the output of a handler. Its end carries the number of the run, by which a replay
-/// is told from a second run.
+/// This JSON as the output of a handler. It ends with the number of the run, which tells a replay
+/// from a second run.
 pub(super) fn answer(json: &str, run: u64) -> Vec<u8> {
     let run = format!("{run}\"}}");
     let content = [&json.as_bytes()[..json.len() - run.len()], run.as_bytes()].concat();

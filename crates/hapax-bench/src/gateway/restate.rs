@@ -1,4 +1,4 @@
-//! Restate, the peer that promises most of the same: its server and its SDK for Node, both from
+//! Restate, the peer with the most similar promises: its server and its SDK for Node, both from
 //! npm.
 
 use std::path::{Path, PathBuf};
@@ -21,12 +21,12 @@ const PACKAGES: [&str; 2] = [
 ];
 const ORDERS: &str = "/charges/charge";
 
-/// How it is set.
+/// The configuration of Restate.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Setting {
-    /// As it comes, but for ports and telemetry, with a service written with its SDK.
+    /// The defaults except for ports and telemetry, with a service written with its SDK.
     Installed,
-    /// For a single node, with a service that costs next to nothing.
+    /// Tuned for a single node, with a service that costs almost nothing.
     Tuned,
 }
 
@@ -39,17 +39,17 @@ impl Setting {
     }
 }
 
-/// What was installed.
+/// The installed programs.
 pub(super) struct Installed {
     server: PathBuf,
     service: PathBuf,
 }
 
 impl Installed {
-    /// From npm into a directory beside this program, once. The reason, if that cannot be.
+    /// Installs them once from npm, into a directory beside this program.
     pub(super) fn get() -> Result<Installed, Error> {
         let directory = peers("restate", &PACKAGES.join("\n"), install)?;
-        // Beside the SDK, or Node would not find it.
+        // The service must be beside the SDK, so that Node finds the SDK.
         let service = directory.join("service.mjs");
         std::fs::write(&service, include_str!("restate.mjs"))?;
         let server = directory
@@ -66,8 +66,8 @@ impl Installed {
         Ok(Installed { server, service })
     }
 
-    /// Starts it on an empty store. As installed it has a service written with its SDK behind it,
-    /// tuned the upstream that the others have.
+    /// Starts it on an empty store. With [`Setting::Installed`] its service is the one written with
+    /// its SDK; with [`Setting::Tuned`] it is the upstream that the other peers use.
     pub(super) async fn serve(&self, setting: Setting, upstream: &str) -> Result<Server, Error> {
         let directory = Directory::temporary()?;
         let (service, behind) = match setting {
@@ -115,7 +115,7 @@ impl Installed {
         Ok(server)
     }
 
-    /// The service written with its SDK, and where it listens.
+    /// Starts the service written with its SDK. Returns the process and its address.
     async fn service(&self, directory: &Directory) -> Result<(Option<Process>, String), Error> {
         let address = free_address()?;
         let mut node = command("node")?;
@@ -133,7 +133,7 @@ fn install(directory: &Path) -> Result<(), Error> {
         "{\"private\": true, \"type\": \"module\"}\n",
     )?;
     let mut npm = command("npm")?;
-    // Scripts of packages report home; nothing here needs them.
+    // Scripts of the packages send telemetry, and nothing here needs them.
     npm.args([
         "install",
         "--no-audit",
@@ -170,7 +170,7 @@ fn platform() -> String {
 
 /// Tells the server where the service is.
 async fn register(admin: &str, service: &str, setting: Setting) -> Result<(), Error> {
-    // Its SDK speaks HTTP/2, the upstream does not.
+    // The SDK speaks HTTP/2; the upstream does not.
     let use_http_11 = setting == Setting::Tuned;
     let service = format!("{{\"uri\":\"http://{service}\",\"use_http_11\":{use_http_11}}}");
     let request = Request::post("/deployments", &service, 201);

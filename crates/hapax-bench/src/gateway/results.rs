@@ -1,4 +1,4 @@
-//! What the measurements came to: a row for each cell, and the targets.
+//! The results of the measurements: a row for each cell, and the targets.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) struct Cpu {
 
 impl Cpu {
     pub(super) fn now(server: &Server, upstream: &Upstream) -> Result<Cpu, Error> {
-        // Whoever brings a service of its own does not use the upstream.
+        // A server with its own service does not use the upstream.
         let upstream = server
             .service
             .as_ref()
@@ -34,7 +34,7 @@ impl Cpu {
         })
     }
 
-    /// What was used between the two.
+    /// The time used between the two readings.
     pub(super) fn until(&self, then: &Cpu) -> Cpu {
         Cpu {
             server: then.server - self.server,
@@ -66,7 +66,7 @@ impl Measured {
     }
 }
 
-/// By the names of the cells.
+/// The results by the names of the cells.
 #[derive(Default)]
 pub(super) struct Results {
     measured: BTreeMap<&'static str, Vec<Measured>>,
@@ -167,8 +167,8 @@ impl Results {
             .map(|measured| median(measured.iter().map(part)))
     }
 
-    /// The median of the ratios of each repetition, whose measurements were made within a minute of
-    /// each other.
+    /// The median of the ratios of each repetition. The measurements of one repetition are within a
+    /// minute of each other.
     fn against(&self, name: &str, other: &str, part: fn(&Measured) -> f64) -> Option<f64> {
         let (these, others) = (self.measured.get(name)?, self.measured.get(other)?);
         Some(median(
@@ -180,7 +180,7 @@ impl Results {
     }
 }
 
-/// nginx with as many connections.
+/// The name of the nginx cell with the same number of connections.
 fn baseline(cell: &Cell) -> &'static str {
     let baseline = CELLS
         .iter()

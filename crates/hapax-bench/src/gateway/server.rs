@@ -1,4 +1,4 @@
-//! What is measured, once it runs.
+//! A handle to the running server under measurement.
 
 use std::time::Duration;
 
@@ -10,29 +10,29 @@ use crate::directory::Directory;
 
 use super::process::Process;
 
-/// Where orders go.
+/// The path of orders.
 pub(super) const ORDERS: &str = "/v1/charges";
 
-/// From accepting connections to serving: Restate's partitions have to find their leaders first,
-/// workers have to come up.
+/// The time from accepting connections to serving: Restate's partitions elect their leaders first,
+/// and workers have to start.
 pub(super) const SERVES_WITHIN: Duration = Duration::from_secs(30);
 
 /// A server that accepts orders.
 pub(super) struct Server {
-    /// The one whose processor time counts.
+    /// The process whose processor time counts.
     pub(super) process: Process,
-    /// What it needs behind it instead of the upstream that the others share.
+    /// Its own service, if it does not use the shared upstream.
     pub(super) service: Option<Process>,
     pub(super) address: String,
     pub(super) order: Request,
     pub(super) without_key: Request,
-    /// Goes when nobody uses it any more.
+    /// Removed when it is no longer used.
     pub(super) _directory: Option<Directory>,
 }
 
 impl Server {
-    /// Whether one key has one answer, and another key another. Somebody who keeps no answers would
-    /// be fast for no reason.
+    /// Checks that one key always has one answer, and another key another. A server that keeps no
+    /// answers would be fast for the wrong reason.
     pub(super) async fn replays(&self, name: &str) -> Result<(), Error> {
         self.keeps_answers(name)
             .await
@@ -50,7 +50,7 @@ impl Server {
     }
 }
 
-/// One request on a connection of its own; the body of the answer.
+/// Sends one request on its own connection. Returns the body of the answer.
 pub(super) async fn exchange(
     address: &str,
     request: &Request,

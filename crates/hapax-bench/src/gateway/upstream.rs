@@ -1,4 +1,5 @@
-//! The upstream: answers every order with the same bytes, as cheaply as sockets allow, and counts.
+//! The upstream: answers every order with the same bytes, as cheaply as sockets allow, and counts
+//! the orders.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +15,7 @@ use crate::load::ANSWER_BYTES;
 
 use super::protocol;
 
-/// The child that answers until it is killed.
+/// The command of the child that answers until it is killed.
 pub(crate) const UPSTREAM: Command = Command {
     name: "upstream",
     help: "",
@@ -22,14 +23,14 @@ pub(crate) const UPSTREAM: Command = Command {
     run,
 };
 
-/// Asked without a proxy between: how many orders came so far.
+/// The path that returns the number of orders so far, requested without a proxy.
 const COUNT: &str = "/count";
-/// More than any request of a proxy has.
+/// Larger than any request of a proxy.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
 static ORDERS: AtomicU64 = AtomicU64::new(0);
 
-/// The upstream as those see it who measure.
+/// A handle to the upstream in its child process.
 pub(super) struct Upstream {
     child: Child,
     pub(super) address: String,
@@ -42,12 +43,12 @@ impl Upstream {
         Ok(Upstream { child, address })
     }
 
-    /// The processor time it has used so far, in microseconds.
+    /// The processor time used so far, in microseconds.
     pub(super) fn cpu_micros(&self) -> Result<u64, Error> {
         child::cpu_micros(self.child.pid())
     }
 
-    /// How many orders it has had.
+    /// How many orders it has received.
     pub(super) async fn orders(&self) -> Result<u64, Error> {
         let mut connection = Connection::open(&self.address, Request::get(COUNT, 200)).await?;
         Ok(str::from_utf8(connection.exchange(Uuid::nil()).await?)?.parse()?)
@@ -56,7 +57,7 @@ impl Upstream {
 
 fn run(_: &Flags) -> Result<(), Error> {
     child::end_with_parent();
-    // One thread: the upstream is to be the smallest part of what the processors do.
+    // One thread: the upstream should use the smallest part of the processor time.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?
@@ -69,7 +70,7 @@ async fn serve() -> Result<(), Error> {
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        // A connection that fails is its proxy's business, and shows there.
+        // A failed connection is an error of the proxy and shows there.
         tokio::spawn(async move { drop(answer_all(stream).await) });
     }
 }
@@ -121,7 +122,7 @@ async fn answer_all(mut stream: TcpStream) -> Result<(), Error> {
     }
 }
 
-/// Where the first request ends, if all of it is here.
+/// Where the first request ends, if the buffer contains all of it.
 fn end(buffer: &[u8]) -> Option<usize> {
     const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
     let head = buffer.windows(4).position(|window| window == b"\r\n\r\n")?;

@@ -1,4 +1,4 @@
-//! `http`: a handler with the layer against the same handler bare, over loopback sockets.
+//! `http`: compares a handler under the layer with the same handler alone, over loopback sockets.
 
 mod server;
 
@@ -42,9 +42,9 @@ pub(crate) const COMMAND: Command = Command {
 
 const FRESH_MIN: f64 = 0.40;
 const REPLAYS_MIN: f64 = 0.85;
-/// Before each measurement, and not counted.
+/// Runs before each measurement and is not counted.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// How many of the keys just made are sent again: few enough to be all in memory.
+/// How many of the keys just made are sent again: few enough that all are in memory.
 const CACHED: usize = 10_000;
 
 const BARE: usize = 0;
@@ -168,7 +168,7 @@ impl Bench {
         self.client.run(&server.address, &cached, WARM_UP)?;
         self.measure(3, &server, &cached)?;
         drop(server);
-        // Each once: the second time it would come from memory.
+        // Each key once: a second request would be answered from memory.
         let server = Server::start(&arguments, &self.threads)?;
         self.measure(4, &server, &Keys::Once(made)).map(drop)
     }
@@ -204,8 +204,8 @@ impl Bench {
         Ok(sent)
     }
 
-    /// The median of the ratios of each round, whose measurements were made within seconds of each
-    /// other.
+    /// The median of the ratios of each round. The measurements of one round are within seconds of
+    /// each other.
     fn ratio(&self, at: usize) -> f64 {
         median(
             self.results[at]
@@ -231,7 +231,7 @@ impl Bench {
     }
 }
 
-/// The client on a runtime of its own.
+/// The client with its own runtime.
 struct Client {
     runtime: Runtime,
     request: Request,
@@ -262,7 +262,7 @@ impl Client {
     }
 }
 
-/// A server in a process of its own, killed when dropped.
+/// A server in its own process, killed when dropped.
 struct Server {
     child: Child,
     address: String,

@@ -1,4 +1,5 @@
-//! The server of a run: one for all, private, and every commit on the disk.
+//! The Postgres server of a run: one private server for all measurements, with every commit on
+//! disk.
 
 use std::process::Command;
 
@@ -7,8 +8,8 @@ use hapax_testkit::servers::Postgres;
 
 use crate::Error;
 
-/// For as many clients as are measured, and no checkpoint in the middle of a short measurement.
-/// Everything else is as it comes.
+/// Enough connections for all clients, and no checkpoint during a short measurement. All other
+/// settings are the defaults.
 const SETTINGS: [(&str, &str); 3] = [
     ("max_connections", "320"),
     ("shared_buffers", "512MB"),
@@ -19,7 +20,7 @@ const SETTINGS: [(&str, &str); 3] = [
 pub(crate) struct Cluster(Postgres);
 
 impl Cluster {
-    /// Starts it. The reason, if that cannot be.
+    /// Starts it, or returns why it cannot be started.
     pub(crate) fn start() -> Result<Cluster, Error> {
         let postgres = Postgres::with(&SETTINGS)
             .ok_or("there is no PostgreSQL here (Debian: apt-get install postgresql)")?;
@@ -35,28 +36,28 @@ impl Cluster {
         Ok(Cluster(postgres))
     }
 
-    /// A new, empty database; its URL.
+    /// The URL of a new, empty database.
     pub(crate) fn database(&self) -> String {
-        // As DBOS, which knows no shorter form, wants it.
+        // The form that DBOS requires.
         self.0
             .database()
             .replacen("postgres://", "postgresql://", 1)
     }
 
-    /// A new database that is ready to be a store; its URL.
+    /// The URL of a new database with the schema of a store.
     pub(crate) async fn migrated(&self) -> Result<String, Error> {
         let url = self.0.database();
         schema::migrate(&ConnectOptions::parse(&url)?, &schema::migrations(), |_| {}).await?;
         Ok(url)
     }
 
-    /// Runs statements in the database of this URL.
+    /// Runs statements in the database at this URL.
     pub(super) fn sql(&self, url: &str, sql: &str) -> Result<String, Error> {
         Ok(self.0.try_psql(name(url), sql)?)
     }
 
-    /// A client program of PostgreSQL that goes to the database of this URL. Like the store it
-    /// comes by TCP.
+    /// A PostgreSQL client program for the database at this URL. Like the store, it connects over
+    /// TCP.
     pub(super) fn client(&self, program: &str, url: &str) -> Command {
         let mut command = self.0.client(program);
         command.env("PGDATABASE", name(url));

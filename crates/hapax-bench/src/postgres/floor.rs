@@ -1,5 +1,5 @@
-//! The floor: `pgbench` with a statement for each claim, one for each end, and one for each replay,
-//! on tables of the same shape.
+//! The baseline: `pgbench` with one statement for each claim, each end and each replay, on tables
+//! of the same shape.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::stats::{Latencies, Quantiles};
 
 use super::cluster::Cluster;
 
-/// Rows that are read again.
+/// The number of stored rows that are read.
 pub(super) const STORED: usize = 100_000;
 
-/// How its statements come to the server.
+/// How the statements are sent to the server.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Mode {
     /// Prepared once on each connection.
@@ -36,16 +36,16 @@ impl Mode {
     }
 }
 
-/// What is run.
+/// The workload.
 #[derive(Clone, Copy)]
 pub(super) enum Script {
     /// A claim and its end.
     Pairs,
-    /// A completed row with its answer.
+    /// Reads a completed row with its answer.
     Select,
 }
 
-/// The tables, and the scripts for them.
+/// The tables and their scripts.
 pub(super) struct Floor<'a> {
     cluster: &'a Cluster,
     database: String,
@@ -79,8 +79,7 @@ impl Floor<'_> {
         })
     }
 
-    /// How many times in a second so many clients get through a script, and how long each time
-    /// takes them.
+    /// Runs a script with `clients` clients. Returns runs per second and the latencies.
     pub(super) fn run(
         &self,
         script: Script,
@@ -88,8 +87,8 @@ impl Floor<'_> {
         mode: Mode,
         duration: Duration,
     ) -> Result<(f64, Quantiles), Error> {
-        // It takes whole seconds, and connecting is part of them: on a busy machine that may be all
-        // there was time for.
+        // pgbench takes whole seconds and counts the connecting: on a busy machine that may use up
+        // the time.
         let seconds = duration.as_secs().max(1);
         for seconds in [seconds, 4 * seconds, 16 * seconds] {
             if let Some(ran) = self.try_for(seconds, script, clients, mode)? {
@@ -99,7 +98,7 @@ impl Floor<'_> {
         Err(format!("{clients} clients of pgbench do not get to begin").into())
     }
 
-    /// Nothing, if the time was over before anything was done.
+    /// `None` if the time was over before any transaction was done.
     fn try_for(
         &self,
         seconds: u64,
@@ -145,8 +144,8 @@ impl Floor<'_> {
     }
 }
 
-/// Of what each thread wrote down of its transactions: the third word of a line is the time that
-/// one took, in microseconds.
+/// Reads the transaction logs of the threads. The third word of each line is the latency of a
+/// transaction in microseconds.
 fn quantiles(logs: &Directory) -> Result<Quantiles, Error> {
     let mut latencies = Latencies::default();
     for log in std::fs::read_dir(logs.path())? {

@@ -1,5 +1,5 @@
-//! `postgres`: the store for many nodes, against what `pgbench` does with the same tables on the
-//! same server, and the gateway on it against its peers.
+//! `postgres`: compares the Postgres store with `pgbench` on the same tables and server, and the
+//! gateway on it with its peers.
 
 mod cluster;
 mod floor;
@@ -37,7 +37,7 @@ pub(crate) const COMMAND: Command = Command {
 
 const PARTS: [&str; 4] = ["pairs", "volume", "turns", "gateway"];
 
-/// How much of everything.
+/// The size of the measurements.
 #[derive(Clone, Copy)]
 struct Scale {
     seconds: Duration,
@@ -81,7 +81,7 @@ fn run(flags: &Flags) -> Result<(), Error> {
     if parts.contains(&"turns") {
         runtime.block_on(turns::run(&cluster, scale))?;
     }
-    // What is measured next shares the processors with this.
+    // The next measurement needs the processors.
     drop(runtime);
     if parts.contains(&"gateway") {
         gateway::on_postgres(cluster, scale.seconds, scale.rounds)?;

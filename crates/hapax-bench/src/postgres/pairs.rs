@@ -1,4 +1,4 @@
-//! Claim + complete by the store and by `pgbench`, in turn; and replays.
+//! Claim + complete by the store and by `pgbench`, alternating; and replays.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use super::cluster::Cluster;
 use super::floor::{Floor, Mode, STORED, Script};
 
 const CALLERS: [usize; 4] = [1, 16, 64, 256];
-/// By whom answers are read again.
+/// The number of callers that read answers.
 const READERS: usize = 64;
 
-/// How many times as many pairs as pgbench, by callers.
+/// The least ratio of the store's pairs to pgbench's, by the number of callers.
 const PAIRS_MIN: [(usize, f64); 2] = [(64, 4.0), (256, 5.0)];
-/// How many times as long as pgbench a single caller may wait.
+/// The largest ratio of a single caller's latency to pgbench's.
 const LATENCY_MAX: f64 = 1.15;
 const REPLAYS_MIN: f64 = 0.8;
 
-/// One who is measured: the store, or pgbench in one of its modes.
+/// What is measured: the store, or pgbench in one of its modes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {
     Prepared,
@@ -49,12 +49,12 @@ impl Who {
     }
 }
 
-/// What all rounds of one measurement came to.
+/// The results of all rounds of one measurement.
 #[derive(Default)]
 struct Rounds {
     rates: Vec<f64>,
     quantiles: Vec<Quantiles>,
-    /// Puts that shared a statement, for the store.
+    /// For the store: the mean number of writes in a batch.
     shared: Vec<f64>,
 }
 
@@ -221,13 +221,13 @@ impl Results {
         );
     }
 
-    /// The mode in which pgbench is faster: the one to be compared with.
+    /// The faster mode of pgbench, which is the one to compare with.
     fn faster(&self, callers: usize) -> Who {
         faster(|who| self.pairs[&(callers, who)].rate())
     }
 
-    /// The median of the ratios of each round, whose measurements were made within seconds of each
-    /// other.
+    /// The median of the ratios of each round. The measurements of one round are within seconds of
+    /// each other.
     fn against(&self, callers: usize, who: Who) -> f64 {
         ratio(
             &self.pairs[&(callers, who)],

@@ -1,4 +1,4 @@
-//! What callers wait while tables of answers are emptied under them.
+//! How long callers wait while answer tables are emptied.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,12 @@ use super::Scale;
 use super::cluster::Cluster;
 
 const CALLERS: usize = 64;
-/// How often the rings are looked after, and how long a table of answers is written to while they
-/// turn.
+/// How often the answer tables are maintained, and how long each is written to.
 const EVERY: Duration = Duration::from_millis(100);
 const SWEPT_MAX: usize = 1_000;
-/// The first answers expire after a second, and only then is there a table to be emptied.
+/// The first answers expire after a second; only then is there a table to empty.
 const SECONDS_MIN: Duration = Duration::from_secs(3);
-/// Within the ring of tables that turn so often.
+/// Belongs to the ring of tables that turns this often.
 const SHORT: Lifetime = Lifetime {
     retention: Duration::from_secs(1),
     tombstone: Duration::from_secs(3600),
@@ -89,7 +88,7 @@ pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
     Ok(())
 }
 
-/// A store whose first ring turns every [`EVERY`], or as seldom as it does by default.
+/// A store whose first ring turns every [`EVERY`], or at the default interval.
 async fn open(cluster: &Cluster, turns: bool) -> Result<Arc<Postgres>, Error> {
     let url = cluster.migrated().await?;
     if turns {
@@ -101,8 +100,8 @@ async fn open(cluster: &Cluster, turns: bool) -> Result<Arc<Postgres>, Error> {
     Ok(Arc::new(Postgres::open(&url).await?))
 }
 
-/// The load, with somebody beside it who looks after the rings: on both stores, so that this alone
-/// is no difference.
+/// Runs the load with a concurrent sweep. It does so on both stores, so that the sweep itself makes
+/// no difference.
 async fn swept(store: &Arc<Postgres>, duration: Duration) -> Result<Done, Error> {
     let sweep = async {
         let mut ticks = tokio::time::interval(EVERY);

@@ -1,4 +1,4 @@
-//! Many stored keys against few, on the same server.
+//! Compares many stored keys with few, on the same server.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
     let mut table = Table::new(&title, &["stored keys", "per second", "p50 ms", "p99 ms"]);
     let (mut with_few, mut with_many): (Vec<(f64, Quantiles)>, Vec<_>) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        // Filled anew each time: the load itself would soon make many of few.
+        // Filled again in each round, because the load itself adds many keys.
         let (_, few) = filled(cluster, FEW).await?;
         for (load, results) in [(&few, &mut with_few), (&many, &mut with_many)] {
             let done = load.run(CALLERS, Until::Elapsed(seconds)).await?;
@@ -67,12 +67,12 @@ pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
     Ok(())
 }
 
-/// A store with so many keys, at rest.
+/// A store with `keys` keys and no pending maintenance.
 async fn filled(cluster: &Cluster, keys: usize) -> Result<(String, Arc<Load>), Error> {
     let url = cluster.migrated().await?;
     let load = Load::new(Arc::new(Postgres::open(&url).await?), LONG);
     fill(&load, keys).await?;
-    // Done now, or the server would do it in the middle of a measurement.
+    // Done now, so that the server does not do it during a measurement.
     cluster.sql(&url, "VACUUM ANALYZE hapax.heads")?;
     cluster.sql(&url, "CHECKPOINT")?;
     Ok((url, load))

@@ -1,4 +1,4 @@
-//! `transaction`: an effect in one commit with its record, against the same effect alone.
+//! `transaction`: compares an effect committed together with its record with the same effect alone.
 
 mod orders;
 
@@ -27,16 +27,16 @@ pub(crate) const COMMAND: Command = Command {
 };
 
 const CLIENTS: [usize; 2] = [16, 64];
-/// Of what the bare transaction does.
+/// The least ratio to the rate of the bare transaction.
 const RATIO_MIN: f64 = 0.6;
 
-/// One who is measured.
+/// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {
     Bare,
-    /// By a transaction of the driver's.
+    /// The record joins a transaction of the driver.
     Transaction,
-    /// As one statement.
+    /// Effect and record in one statement.
     Effect,
 }
 
@@ -52,7 +52,7 @@ impl Who {
     }
 }
 
-/// What all rounds came to.
+/// The results of all rounds.
 type Results = BTreeMap<(usize, Who), Vec<(f64, Quantiles)>>;
 
 fn run(flags: &Flags) -> Result<(), Error> {
@@ -120,7 +120,7 @@ fn print(results: &Results, title: &str) {
     }
 }
 
-/// The median of the ratios of each round, whose measurements were made within seconds of each
+/// The median of the ratios of each round. The measurements of one round are within seconds of each
 /// other.
 fn against(results: &Results, clients: usize, who: Who) -> f64 {
     let rounds = results[&(clients, who)]

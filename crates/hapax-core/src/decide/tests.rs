@@ -1,4 +1,4 @@
-//! Every state against every event, as one table.
+//! Every state against every kind of request, as one table.
 
 use std::sync::Arc;
 
@@ -130,8 +130,9 @@ fn records() -> Vec<(&'static str, Option<Head>)> {
     ]
 }
 
-/// What each record answers: the same request in hold, in rerun, another request, one whose
-/// deadline has passed, one whose token is past its life (both in rerun, where more would begin).
+/// The decision for each record: for the same request in hold and in rerun, for another request,
+/// for one whose deadline has passed, and for one whose token is past its life (both in rerun,
+/// which begins more attempts).
 const TABLE: &str = "
 record                            | same, hold          | same, rerun         | other       | deadline passed     | token over
 absent                            | attempt absent      | attempt absent      | attempt absent | deadline-passed  | key-expired
@@ -255,7 +256,7 @@ fn modes_differ_only_in_what_follows_a_lost_attempt() {
         ))
     };
     for (name, record) in records() {
-        // What was lost has no status.
+        // A lost attempt has no status.
         let record = record.map(|head| Head {
             status: head.status.filter(|_| !head.state.is_open()),
             ..head
@@ -265,8 +266,8 @@ fn modes_differ_only_in_what_follows_a_lost_attempt() {
             assert_eq!(decided(record.as_ref(), mode), rerun, "{name} in {mode:?}");
         }
     }
-    // What was answered as done was not rolled back. A record from before has the mere status of
-    // one that did not join.
+    // An attempt that was answered as done was not rolled back. Older records have the plain status
+    // of an attempt that did not join.
     let lost = |loss: Loss| Head {
         status: loss.code(),
         ..head(State::Unknown)

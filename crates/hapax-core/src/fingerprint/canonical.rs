@@ -1,9 +1,9 @@
-//! What a fingerprint covers, for people to read: the same parts that are hashed, as values instead
-//! of digests.
+//! The canonical form: what a fingerprint covers, for people to read. It has the parts that are
+//! hashed, as values instead of digests.
 //!
-//! The request path never needs this; it answers "what counts?" and "why do these two differ?". It
-//! is made by the code that makes the fingerprint, so that two requests have equal canonical forms
-//! iff they have equal fingerprints.
+//! Request handling does not need this. It answers "what counts?" and "why do these two differ?".
+//! The code that makes the fingerprint makes it too, so two requests have equal canonical forms iff
+//! they have equal fingerprints.
 //!
 //! ```
 //! use hapax_core::fingerprint::{Selection, canonical};
@@ -21,33 +21,33 @@ use super::{
     FingerprintPolicy, JsonRules, Reading, RequestHead, Selection, json, multipart_boundary, values,
 };
 
-/// The headers and the body of a request as far as they count. Scope and target count as they are.
+/// The parts of the headers and the body that count. Scope and target count unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Canonical {
-    /// Each name that counts, in order, with the values it came with.
+    /// Each header name that counts, in order, with its values.
     pub headers: Vec<(String, Vec<Vec<u8>>)>,
     /// The body.
     pub body: Body,
 }
 
-/// A body as far as it counts.
+/// The part of a body that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Byte for byte.
     Bytes {
         /// The bytes.
         bytes: Vec<u8>,
-        /// Why, where the policy has it read otherwise.
+        /// Why, if the policy asks for another reading.
         odd: Option<Odd>,
     },
     /// As a JSON text.
     Json(Json),
-    /// As what stands before, between and after the delimiters, whatever their spelling.
+    /// As multipart: the pieces before, between and after the delimiters, without the delimiters.
     Multipart(Vec<Vec<u8>>),
 }
 
-/// A JSON text as far as it counts. Its `Display` is the text without spacing, members in the order
-/// of their names.
+/// The part of a JSON text that counts. Its `Display` is the text without spacing, members in the
+/// order of their names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Json {
     /// `null`
@@ -58,39 +58,40 @@ pub enum Json {
     Number(String),
     /// A string, whatever the spelling of its escapes.
     String(String),
-    /// Elements with their places. One that does not count is left out and leaves its place empty.
+    /// Elements by their place. An element that does not count is missing, and its place stays
+    /// empty.
     Array(BTreeMap<u64, Json>),
     /// Members by name.
     Object(BTreeMap<String, Json>),
 }
 
-/// Why a body that should be merged with other spellings of itself counts byte for byte.
+/// Why a body is odd: it counts byte for byte and is not merged with other spellings of itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Odd {
-    /// Not one well-formed JSON text. Lone surrogates are not well-formed.
+    /// It is not one well-formed JSON text. A lone surrogate is not well-formed.
     #[error("it is not one well-formed JSON text: {0}")]
     NotJson(String),
-    /// Readers differ in whether they skip it.
+    /// It begins with a byte order mark. Readers differ in whether they skip it.
     #[error("it begins with a byte order mark")]
     ByteOrderMark,
-    /// Readers differ in which of the two they take.
+    /// An object has this name twice. Readers differ in which of the two they take.
     #[error("the name {0:?} is in one object twice")]
     DuplicateName(String),
-    /// Readers that ignore letter case take them for one name. The second may be a name that the
-    /// policy names.
+    /// Two names differ only in letter case. Readers that ignore letter case take them for one
+    /// name. The second may be a name in the policy instead of the text.
     #[error("the names {0:?} and {1:?} differ only in letter case")]
     LetterCase(String, String),
-    /// Nested deeper than is read.
+    /// It is nested too deeply.
     #[error("it is nested too deeply")]
     Deep,
-    /// More members than are kept.
+    /// It has too many open members.
     #[error("its objects have too many members")]
     Wide,
-    /// A longer token than is kept.
+    /// It has a token that is too long.
     #[error("one of its strings or numbers is too long")]
     Long,
-    /// The content type has no boundary, or there is none, or more than one.
+    /// The request does not have exactly one content type with exactly one boundary.
     #[error("its content type is not multipart with one boundary")]
     NoBoundary,
     /// The delimiters do not make a multipart body.
@@ -98,7 +99,7 @@ pub enum Odd {
     NotMultipart,
 }
 
-/// What counts of a request under a policy.
+/// The parts of a request that count under a policy.
 pub fn of(policy: &FingerprintPolicy, head: &RequestHead<'_>, body: &[u8]) -> Canonical {
     let header = |name: &str| {
         (
@@ -134,7 +135,7 @@ pub fn of(policy: &FingerprintPolicy, head: &RequestHead<'_>, body: &[u8]) -> Ca
     Canonical { headers, body }
 }
 
-/// What counts of a JSON text, or why it counts byte for byte.
+/// The part of a JSON text that counts. The error says why the text counts byte for byte.
 pub fn json(text: &[u8], selection: &Selection) -> Result<Json, Odd> {
     json_by(JsonRules::default(), text, selection)
 }
@@ -214,8 +215,8 @@ impl json::Form for Json {
     }
 }
 
-/// The canonical text. The place of an element that does not count stays empty, as in `[,2]`: that
-/// is no JSON, and says what was hashed.
+/// The canonical text. The place of an element that does not count stays empty, as in `[,2]`. That
+/// is not valid JSON, but it shows what was hashed.
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -233,7 +234,7 @@ fn array(f: &mut fmt::Formatter<'_>, elements: &BTreeMap<u64, Json>) -> fmt::Res
     f.write_str("[")?;
     let mut next = 0;
     for (&place, element) in elements {
-        // Commas between the one before and this one, as many as there are places.
+        // One comma for each place between the previous element and this one.
         let commas = if next == 0 { place } else { place + 1 - next };
         (0..commas).try_for_each(|_| f.write_str(","))?;
         write!(f, "{element}")?;
@@ -253,7 +254,7 @@ fn object(f: &mut fmt::Formatter<'_>, members: &BTreeMap<String, Json>) -> fmt::
     f.write_str("}")
 }
 
-/// A JSON string with no more escapes than JSON demands.
+/// Writes a JSON string with only the escapes that JSON requires.
 fn quoted(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     f.write_str("\"")?;
     for c in text.chars() {

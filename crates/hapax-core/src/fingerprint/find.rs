@@ -1,9 +1,9 @@
-//! Finding values in a JSON text: keys that callers send in their body, and what new keys are
-//! counted by.
+//! Finds values in a JSON text: keys that callers send in their body, and the values by which new
+//! keys are counted.
 //!
-//! The text is read by the code that reads it for the fingerprint, so that what is odd there is odd
-//! here. Whoever takes a value from an odd text may take another than the service behind:
-//! [`Found::odd`] says so, and it is for the caller to refuse.
+//! The code that reads the text for the fingerprint reads it here too, so both find the same texts
+//! odd. A service behind Hapax may read a different value from an odd text. [`Found::odd`] reports
+//! such a text, and the caller must refuse it.
 //!
 //! ```
 //! use hapax_core::fingerprint::Finder;
@@ -22,18 +22,18 @@ use super::json::{Canonical, Digests};
 use super::pointer::{Pointer, Step};
 use super::{JsonRules, Selection};
 
-/// A longer string or number is found without its text: it is no key.
+/// A string or number longer than this is found without its text, since it cannot be a key.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// Finds the values at some places of a JSON text that comes in chunks of any size. Keeps no more
-/// of the text than those.
+/// Finds the values at given places of a JSON text that arrives in chunks of any size. Keeps
+/// nothing else of the text.
 pub struct Finder {
     canonical: Canonical<Digests>,
     odd: Option<Odd>,
     is_empty: bool,
 }
 
-/// What was found.
+/// The values that a [`Finder`] found.
 pub struct Found {
     values: Vec<(Pointer, Option<Value>)>,
     odd: Option<Odd>,
@@ -48,7 +48,8 @@ pub struct Value {
 }
 
 impl Finder {
-    /// Finds the values at these places, each of which is [one](Pointer::is_exact).
+    /// Finds the values at these places. Each pointer must name [exactly one
+    /// place](Pointer::is_exact).
     pub fn new(pointers: Vec<Pointer>) -> Self {
         Finder {
             canonical: Canonical::tracing(
@@ -61,7 +62,7 @@ impl Finder {
         }
     }
 
-    /// The next bytes of the text.
+    /// Adds the next bytes of the text.
     pub fn update(&mut self, chunk: &[u8]) {
         self.is_empty &= chunk.is_empty();
         if self.odd.is_none() {
@@ -69,7 +70,7 @@ impl Finder {
         }
     }
 
-    /// The text has ended.
+    /// Ends the text.
     pub fn finish(mut self) -> Found {
         let ended = match self.odd {
             None => self.canonical.end().err(),
@@ -84,39 +85,39 @@ impl Finder {
 }
 
 impl Found {
-    /// The value at a place, if there is one. `null` is none: to most services it says that nothing
-    /// was sent.
+    /// The value at a place, if there is one. A `null` counts as absent: most services treat it as
+    /// a value that was not sent.
     pub fn get(&self, pointer: &Pointer) -> Option<&Value> {
         self.values.iter().find(|(at, _)| at == pointer)?.1.as_ref()
     }
 
-    /// Why another reader may find something else, or nothing. What was found up to there is found.
+    /// Why another reader may find another value, or none. Values found before the odd place stay
+    /// found.
     pub fn odd(&self) -> Option<&Odd> {
         self.odd.as_ref()
     }
 
-    /// Whether there was no text at all.
+    /// Whether the text was empty.
     pub fn is_empty(&self) -> bool {
         self.is_empty
     }
 }
 
 impl Value {
-    /// What stands for the value: its kind and content, a number by its exact spelling, as in the
-    /// fingerprint.
+    /// A digest of the value's kind and content. As in the fingerprint, a number counts by its
+    /// exact spelling.
     pub fn digest(&self) -> [u8; 32] {
         self.digest
     }
 
-    /// The text, if it could be a key: a string, or the digits of a whole number. A number that is
-    /// written with a fraction or an exponent has none: one service reads `7.0` as 7, another does
-    /// not.
+    /// The text, if it could be a key: a string, or the digits of a whole number. A number written
+    /// with a fraction or an exponent has no text: some services read `7.0` as 7, others do not.
     pub fn text(&self) -> Option<&str> {
         self.text.as_deref()
     }
 }
 
-/// Follows pointers through a text while it is folded into something else.
+/// Follows pointers through a text while the text is folded into digests or values.
 pub(super) struct Trail<V> {
     pointers: Vec<Pointer>,
     /// The pointers that lead to the root: all of them.
@@ -147,7 +148,7 @@ impl<V: Clone> Trail<V> {
         }
     }
 
-    /// A container begins.
+    /// Enters a container.
     pub(super) fn open(&mut self) {
         if !self.pointers.is_empty() {
             let level = Level {
@@ -162,9 +163,9 @@ impl<V: Clone> Trail<V> {
         self.levels.pop();
     }
 
-    /// The value of this member comes next. If its name differs from a pointer's only in letter
-    /// case, the text is odd: a service that ignores letter case finds there what this one does
-    /// not.
+    /// The value of the member `name` comes next. If the name differs from a pointer's token only
+    /// in letter case, the text is odd: a service that ignores letter case would find a value that
+    /// this code does not find.
     pub(super) fn member(&mut self, name: &str) -> Result<(), Odd> {
         if let Some(level) = self.levels.last() {
             let depth = self.levels.len() - 1;
@@ -174,7 +175,7 @@ impl<V: Clone> Trail<V> {
         Ok(())
     }
 
-    /// The value of this element comes next.
+    /// The value of the element at `place` comes next.
     pub(super) fn element(&mut self, place: u64) {
         self.step(&Step::Index(place));
     }
@@ -208,7 +209,7 @@ impl<V: Clone> Trail<V> {
         }
     }
 
-    /// The value being read is `null`: nothing that a pointer finds.
+    /// The value being read is `null`, which no pointer finds.
     pub(super) fn null(&mut self) {
         let (pointers, depth) = (&self.pointers, self.levels.len());
         let next = self
@@ -218,7 +219,7 @@ impl<V: Clone> Trail<V> {
         next.retain(|&i| pointers[i].len() != depth);
     }
 
-    /// The value is complete.
+    /// The value being read is complete.
     pub(super) fn value(&mut self, value: &V) {
         let text = self.text.take();
         let ends: Vec<usize> = self.ends().collect();
@@ -394,7 +395,7 @@ mod tests {
             );
         }
         assert!(find(b"", &["/k"], 1).is_empty());
-        // What stood there before it went wrong is found.
+        // A value that precedes the odd place is found.
         assert_eq!(
             texts(&find(br#"{"k":"a","#, &["/k"], 100), &["/k"]),
             [Some(Some("a"))]

@@ -1,18 +1,19 @@
-//! Names that some readers take for one name: those that differ only in letter case.
+//! Member names that some readers treat as equal: names that differ only in letter case.
 //!
 //! Go's `encoding/json` assigns `Amount` to the field `amount` and takes the last of both; .NET and
-//! Jackson can be told to do the same. Go compares by Unicode simple folding, in which `ſ` is an
-//! `s` and the Kelvin sign is a `k`. The folding here is coarser (it takes `ß` for `ss`, too): a
-//! name too many makes a text count byte for byte, a name too few could merge two requests.
+//! Jackson can be configured to do the same. Go compares by Unicode simple folding, in which `ſ` is
+//! an `s` and the Kelvin sign is a `k`. The folding here is coarser (it takes `ß` for `ss`, too).
+//! That is the safe side: folding too many names makes a text count byte for byte, while folding
+//! too few could merge two requests.
 
-/// Whether two names are different names that some reader takes for one.
+/// Whether two names differ, but some readers treat them as equal.
 pub(super) fn differ_only_in_case(one: &str, other: &str) -> bool {
     one != other && folded(one).eq(folded(other))
 }
 
-/// Equal for names that [differ only in case](differ_only_in_case). FNV-1a, since it decides what a
-/// stored digest covers and so must never change. A collision makes a text count byte for byte,
-/// which harms nobody.
+/// A hash that is equal for names that [differ only in case](differ_only_in_case). It uses FNV-1a,
+/// which must never change, because the result decides what a stored digest covers. A collision
+/// only makes a text count byte for byte, which is safe.
 pub(super) fn folded_hash(name: &str) -> u64 {
     let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let start = 0xcbf2_9ce4_8422_2325;
@@ -28,8 +29,8 @@ pub(super) fn folded_hash(name: &str) -> u64 {
     })
 }
 
-/// To lower case first, so that `ẞ` meets `ß`; then to upper case, so that `ſ`, `ς` and `µ` meet
-/// `s`, `σ` and `μ`; then back.
+/// Folds to lower case first, so that `ẞ` becomes `ß`; then to upper case, so that `ſ`, `ς` and `µ`
+/// become the same as `s`, `σ` and `μ`; then back to lower case.
 fn folded(name: &str) -> impl Iterator<Item = char> {
     name.chars()
         .flat_map(char::to_lowercase)

@@ -1,10 +1,10 @@
 //! The fingerprint: a digest that says whether two requests are the same request.
 //!
-//! It covers the scope, the raw target, chosen headers and the body, each part behind its length.
-//! How the body is read is the
-//! [`BodyMode`]: by its content type unless a route says otherwise. The policy a fingerprint was made with is stored beside it, so that a
-//! repeat is compared under the policy of the *first* request: changing a route's policy never
-//! turns an old repeat into a 422.
+//! It covers the scope, the raw target, chosen headers and the body, each part preceded by its
+//! length. The [`BodyMode`] says how the body is read: by its content type unless a route says
+//! otherwise. The policy of a fingerprint is stored with it, and a repeat is compared under the
+//! policy of the *first* request. So changing a route's policy never turns an old repeat into a
+//! 422.
 //!
 //! ```
 //! use hapax_core::fingerprint::{FingerprintPolicy, Fingerprinter, RequestHead};
@@ -63,15 +63,15 @@ impl fmt::Debug for Fingerprint {
 pub struct FingerprintPolicy {
     /// How the body is read.
     pub body: BodyMode,
-    /// Lower-case names of the headers that count. Content type and content coding do unless taken
-    /// out.
+    /// Lower-case names of the headers that count. Content type and content coding count unless
+    /// they are removed.
     headers: BTreeSet<Box<str>>,
     /// Which JSON texts are read byte for byte.
     json: JsonRules,
 }
 
-/// The rules by which a JSON text is read byte for byte have changed once; a record keeps those
-/// that it was made with.
+/// The rules that decide when a JSON text is read byte for byte. They have changed once; a record
+/// keeps the rules it was made with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum JsonRules {
     /// Names that differ in letter case are different names.
@@ -81,7 +81,7 @@ enum JsonRules {
     V2,
 }
 
-/// How a body is read into the fingerprint.
+/// How the fingerprint reads a body.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BodyMode {
     /// As its content type says: `application/json` and `…+json` as a JSON text, `multipart/…` as
@@ -106,7 +106,7 @@ pub enum Selection {
     All,
     /// All but these: neither their presence nor their value counts.
     Omit(Vec<Pointer>),
-    /// Only these, and whatever scalar stands where one of them would need an object or array.
+    /// Only these, and any scalar that stands where one of them would need an object or array.
     Only(Vec<Pointer>),
 }
 
@@ -122,7 +122,7 @@ impl Default for FingerprintPolicy {
 }
 
 impl FingerprintPolicy {
-    /// Every body byte for byte.
+    /// Reads every body byte for byte.
     pub fn raw() -> Self {
         FingerprintPolicy {
             body: BodyMode::Raw,
@@ -130,7 +130,7 @@ impl FingerprintPolicy {
         }
     }
 
-    /// JSON mode, every value counting.
+    /// Reads every body as JSON; every value counts.
     pub fn json() -> Self {
         FingerprintPolicy {
             body: BodyMode::Json(Selection::All),
@@ -138,7 +138,7 @@ impl FingerprintPolicy {
         }
     }
 
-    /// JSON mode, leaving out the values at `pointers`.
+    /// Reads every body as JSON and leaves out the values at `pointers`.
     pub fn json_without<'a>(
         pointers: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, PointerError> {
@@ -152,7 +152,7 @@ impl FingerprintPolicy {
         })
     }
 
-    /// JSON mode, taking only the values at `pointers`.
+    /// Reads every body as JSON and takes only the values at `pointers`.
     pub fn json_only<'a>(
         pointers: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, PointerError> {
@@ -166,7 +166,7 @@ impl FingerprintPolicy {
         })
     }
 
-    /// Multipart mode.
+    /// Reads every body as multipart.
     pub fn multipart() -> Self {
         FingerprintPolicy {
             body: BodyMode::Multipart,
@@ -178,7 +178,8 @@ impl FingerprintPolicy {
     ///
     /// # Panics
     ///
-    /// If it is not the name of a header field: a mistake that must not wait for the first request.
+    /// If `name` is not a valid header field name. The mistake shows at start, not at the first
+    /// request.
     #[must_use]
     pub fn with_header(mut self, name: &str) -> Self {
         assert!(
@@ -194,7 +195,7 @@ impl FingerprintPolicy {
         self.headers.iter().map(|name| &**name)
     }
 
-    /// Leaves this header out, be it one of the two that count by default.
+    /// Leaves this header out. It may be one of the two that count by default.
     #[must_use]
     pub fn without_header(mut self, name: &str) -> Self {
         self.headers.remove(name.to_ascii_lowercase().as_str());
@@ -229,7 +230,7 @@ impl fmt::Display for FingerprintPolicy {
     }
 }
 
-/// The text is not a fingerprint policy this version knows.
+/// The text is not a fingerprint policy that this version knows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown fingerprint policy {0:?}: made by a newer version?")]
 pub struct UnknownPolicy(String);
@@ -278,15 +279,15 @@ impl FromStr for FingerprintPolicy {
 /// The part of a request that comes before its body.
 #[derive(Clone, Debug)]
 pub struct RequestHead<'a> {
-    /// Whose request, for which operation.
+    /// Namespace, principal and operation of the request.
     pub scope: &'a Scope,
     /// The request target as sent: path and query, undecoded.
     pub target: &'a str,
-    /// All header fields in order, names in lower case. Only those the policy names are read.
+    /// All header fields in order, names in lower case. Only those that the policy names are read.
     pub headers: Vec<(&'a str, &'a [u8])>,
 }
 
-/// Makes one fingerprint; the body is fed in chunks of any size.
+/// Makes one fingerprint. The body arrives in chunks of any size.
 pub struct Fingerprinter {
     policy: Arc<FingerprintPolicy>,
     parts: Parts,
@@ -299,7 +300,7 @@ enum Body {
     Multipart(Box<multipart::Reader>),
 }
 
-/// How a finished body enters the digest: the tag keeps, say, a canonical JSON digest apart from a
+/// The digest of a finished body. The tag separates, for example, a canonical JSON digest from a
 /// raw one.
 pub(crate) struct BodyDigest {
     tag: &'static str,
@@ -327,8 +328,8 @@ impl Fingerprinter {
         head.scope.push_to(&mut parts);
         parts.push(head.target.as_bytes());
         for name in &policy.headers {
-            // How a multipart body is read decides how much of its content type counts: that is
-            // known only at its end.
+            // How much of a multipart body's content type counts depends on whether the body is
+            // well-formed, which is known only at its end.
             if boundary.is_some() && &**name == "content-type" {
                 continue;
             }
@@ -352,7 +353,7 @@ impl Fingerprinter {
         }
     }
 
-    /// The next bytes of the body.
+    /// Adds the next bytes of the body.
     pub fn update(&mut self, chunk: &[u8]) {
         match &mut self.body {
             Body::Raw(sha) => sha.update(chunk),
@@ -361,7 +362,7 @@ impl Fingerprinter {
         }
     }
 
-    /// The body has ended.
+    /// Ends the body.
     pub fn finish(mut self) -> Fingerprint {
         let body = match self.body {
             Body::Raw(sha) => BodyDigest::raw(sha),
@@ -405,8 +406,8 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Whether a request has one content type, and that is JSON: `application/json`, or `+json` behind
-/// any other (RFC 6839).
+/// Whether a request has exactly one content type and it is JSON: `application/json`, or any other
+/// type that ends in `+json` (RFC 6839).
 fn is_json(head: &RequestHead<'_>) -> bool {
     let Some(text) = content_type(head).and_then(|only| std::str::from_utf8(only).ok()) else {
         return false;
@@ -420,7 +421,7 @@ fn is_json(head: &RequestHead<'_>) -> bool {
     media_type == "application/json" || (media_type.contains('/') && media_type.ends_with("+json"))
 }
 
-/// The boundary of a request that has one content type, and a boundary in it.
+/// The boundary of a request that has exactly one content type with a boundary in it.
 fn multipart_boundary(head: &RequestHead<'_>) -> Option<multipart::Boundary> {
     multipart::Boundary::find(content_type(head)?)
 }

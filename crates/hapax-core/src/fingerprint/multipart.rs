@@ -1,15 +1,15 @@
 //! Multipart bodies (RFC 2046 section 5.1) with the boundary's spelling left out.
 //!
-//! The body is cut at its delimiters and each piece is hashed as it is, preamble and epilogue
-//! included: two bodies are the same iff they differ in nothing but the boundary. A boundary inside
-//! a nested multipart counts like any other byte.
+//! The body is cut at its delimiters. Each piece is hashed as it is, preamble and epilogue
+//! included: two bodies are the same iff they differ only in the boundary. A boundary inside a
+//! nested multipart counts like any other byte.
 
 use memchr::memmem;
 use sha2::{Digest, Sha256};
 
 use super::BodyDigest;
 
-/// What a content type says about its boundary.
+/// A content type split into its boundary and the rest.
 pub(super) struct Boundary {
     delimiter: Vec<u8>,
     content_type: Vec<u8>,
@@ -62,7 +62,7 @@ fn parameters(text: &str) -> Vec<&str> {
     .collect()
 }
 
-/// A quoted boundary without its quotes. One with escapes is refused rather than guessed at.
+/// Removes the quotes of a quoted boundary. A boundary with escapes is refused.
 fn unquote(value: &str) -> Option<&str> {
     match value.strip_prefix('"') {
         None => (!value.contains('"')).then_some(value),
@@ -91,8 +91,8 @@ impl Reader {
         self.cutter.update(chunk);
     }
 
-    /// The digest, and the content type that goes with it: where the body counts byte for byte, the
-    /// boundary counts too.
+    /// The digest, and the content type that goes with it. If the body counts byte for byte, the
+    /// content type keeps its boundary.
     pub(super) fn finish(self) -> (BodyDigest, Vec<u8>) {
         match self.cutter.finish() {
             Ok((pieces, content_type)) => (
@@ -107,8 +107,8 @@ impl Reader {
     }
 }
 
-/// What becomes of the pieces between delimiters: digests for the fingerprint, bytes where a person
-/// wants to see them.
+/// Receives the pieces between delimiters: as digests for the fingerprint, or as bytes to show to a
+/// person.
 pub(super) trait Pieces: Default {
     fn content(&mut self, bytes: &[u8]);
     fn end_piece(&mut self);
@@ -149,9 +149,9 @@ pub(super) struct Cutter<P> {
     follows: Follows,
 }
 
-/// What has been seen since the last delimiter. Only white space to the end of the line, or two
-/// dashes, may follow one; anything else means that this boundary is a prefix of some other text,
-/// and two such bodies must not be taken for one.
+/// What has been seen since the last delimiter. Only white space up to the end of the line, or two
+/// dashes, may follow a delimiter. Anything else means that the boundary is a prefix of some other
+/// text; such a body is odd, so that two of them are never taken for one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Follows {
     Delimiter,
@@ -167,7 +167,7 @@ enum Follows {
 
 impl<P: Pieces> Cutter<P> {
     pub(super) fn new(boundary: Boundary) -> Self {
-        // The first delimiter may stand at the very beginning, where no line end precedes it.
+        // The initial line end lets the first delimiter stand at the very beginning of the body.
         Cutter {
             boundary,
             pending: b"\r\n".to_vec(),
@@ -196,8 +196,8 @@ impl<P: Pieces> Cutter<P> {
         self.pending = uncertain.to_vec();
     }
 
-    /// The pieces, and the content type without its boundary; or the whole content type, of a body
-    /// that is not well-formed.
+    /// The pieces and the content type without its boundary. If the body is not well-formed, the
+    /// error is the whole content type.
     pub(super) fn finish(mut self) -> Result<(P, Vec<u8>), Vec<u8>> {
         let pending = std::mem::take(&mut self.pending);
         self.content(&pending);

@@ -23,22 +23,22 @@ enum Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PointerError {
-    /// The whole document would be meant; use no pointer at all.
+    /// The text is empty, which would name the whole document. Use no pointer instead.
     #[error("a JSON Pointer here must name a value inside the document, such as /amount")]
     Empty,
-    /// It does not begin with a slash.
+    /// The text does not begin with a slash.
     #[error("a JSON Pointer begins with a slash, such as /amount")]
     NoSlash,
-    /// `~` followed by something other than 0 or 1.
+    /// A `~` is followed by something other than 0 or 1.
     #[error("in a JSON Pointer ~ is written ~0 and / is written ~1")]
     BadEscape,
-    /// It could not be stored on a line.
+    /// The text has a control character, so it could not be stored on one line.
     #[error("a JSON Pointer here may not hold control characters")]
     Control,
 }
 
 impl Pointer {
-    /// Whether it names one place, and not every place of a kind.
+    /// Whether the pointer names exactly one place: it has no `*`.
     pub fn is_exact(&self) -> bool {
         !self.0.contains(&Token::Any)
     }

@@ -80,7 +80,7 @@ fn the_digest_is_pinned() {
     );
 }
 
-/// The default: a client that builds the same body anew sends the same request.
+/// By default, a client that builds the same body again sends the same request.
 #[test]
 fn a_body_is_read_as_its_content_type_says() {
     let auto = FingerprintPolicy::default();
@@ -227,9 +227,9 @@ fn json_mode_merges_the_published_equivalences_and_nothing_else() {
         ("1e1", "1E1", false),
         ("0", "-0", false),
         ("0.1", "0.10", false),
-        // Unicode normalisation is not ours to do.
+        // Unicode is not normalised.
         ("\"\u{e9}\"", "\"e\u{301}\"", false),
-        // What readers disagree about counts byte for byte.
+        // A text that readers understand differently counts byte for byte.
         (r#"{"a":1,"a":2}"#, r#"{"a":2,"a":1}"#, false),
         (r#"{"a":1,"a":1}"#, r#"{"a":1}"#, false),
         (r#"{"a":1,"a":1}"#, r#"{"a":1, "a":1}"#, false),
@@ -358,7 +358,7 @@ fn volatile_fields_are_left_out() {
         ),
         (r#"{"list":[1,2,3]}"#, r#"{"list":[1,9,3]}"#, true),
         (r#"{"list":[1,2,3]}"#, r#"{"list":[1,3]}"#, false),
-        // A duplicate inside what is left out still makes the text odd.
+        // A duplicate inside an omitted value still makes the text odd.
         (r#"{"sent_at":{"a":1,"a":2}}"#, r#"{"sent_at":1}"#, false),
     ] {
         check(&policy, a, b, same);
@@ -386,7 +386,7 @@ fn only_named_fields_are_taken() {
             false,
         ),
         (r#"{"card":1}"#, r#"{"card":2}"#, false),
-        // A service that ignores letter case takes these values, too.
+        // A service that ignores letter case takes these values too.
         (r#"{"Amount":5}"#, r#"{"Amount":6}"#, false),
         (
             r#"{"card":{"NUMBER":1}}"#,
@@ -457,14 +457,14 @@ fn multipart_mode_ignores_the_boundary_and_nothing_else() {
         digest("xyz", &tricky("xyz"), usize::MAX),
         digest("abc", &tricky("abc"), usize::MAX)
     );
-    // Nor one body under two boundaries, where it is well-formed under neither and a lenient reader
-    // would see two different forms.
+    // Nor may one body under two boundaries be taken for one, if it is well-formed under neither
+    // and a lenient reader would see two different forms.
     let unclosed = "--AAA\r\n\r\n1\r\n--CCC\r\n\r\n1000\r\n";
     assert_ne!(
         digest("AAA", unclosed, usize::MAX),
         digest("CCC", unclosed, usize::MAX)
     );
-    // Nor two requests that differ in a second content type.
+    // Nor may two requests that differ in a second content type.
     let second = |second| {
         let headers = [
             ("content-type", "multipart/form-data; boundary=b"),
@@ -473,7 +473,7 @@ fn multipart_mode_ignores_the_boundary_and_nothing_else() {
         fingerprint(&policy, &headers, body("b", "1").as_bytes(), 7)
     };
     assert_ne!(second("text/plain"), second("application/json"));
-    // Nor two content types that differ in more than the boundary.
+    // Nor may two content types that differ in more than the boundary.
     let typed = |content_type: &'static str| {
         fingerprint(
             &policy,
@@ -519,8 +519,8 @@ fn policies_survive_storage() {
     assert!("".parse::<FingerprintPolicy>().is_err());
 }
 
-/// A record that was made before letter case counted keeps its digest, and an identical repeat
-/// still finds it the same.
+/// A record made before letter case counted keeps its digest, and an identical repeat still matches
+/// it.
 #[test]
 fn old_json_policies_keep_the_rules_they_were_made_with() {
     let text = "1 sha256 json\nheader content-encoding\nheader content-type";
@@ -551,7 +551,7 @@ fn old_json_policies_keep_the_rules_they_were_made_with() {
             ..
         }
     ));
-    // All other texts have one digest under both.
+    // All other texts have the same digest under both sets of rules.
     let body = br#"{"amount": 5, "Currency": "EUR"}"#;
     let digest = |policy| fingerprint(policy, &[], body, 7);
     assert_eq!(digest(&old), digest(&FingerprintPolicy::json()));

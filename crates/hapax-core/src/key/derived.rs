@@ -1,19 +1,19 @@
-//! Keys that nobody sent: made of what a request says.
+//! Derived keys: made of parts of the request when the caller sends no key.
 
 use super::Key;
 use crate::digest::{Parts, hex};
 use crate::policy::Part;
 use crate::scope::Principal;
 
-/// What a derived key begins with, so that a listing shows which keys are.
+/// The prefix of every derived key. It marks derived keys in a listing.
 const PREFIX: &str = "drv1_";
 
 impl Key {
     /// The key of requests that have these values in these parts.
     ///
-    /// Part, name and value are hashed, each behind its length: two lists that differ in anything
-    /// have different keys. It is a plain digest and no secret; whoever knows the values can make
-    /// it, and a short value can be guessed from it.
+    /// Part, name and value are hashed, each preceded by its length: two different lists have
+    /// different keys. The key is a plain digest and not a secret: a person who knows the values
+    /// can compute it, and a short value can be guessed from it.
     pub fn derived<'a>(parts: impl IntoIterator<Item = (&'a Part, [u8; 32])>) -> Key {
         let mut hashed = Parts::new("hapax derived key 1");
         for (part, value) in parts {
@@ -25,15 +25,15 @@ impl Key {
 }
 
 impl Part {
-    /// What stands for a value of this part that is made of `lines`: the name of a principal, the
-    /// lines of a header field.
+    /// The digest of a value that consists of `lines`: the name of a principal, or the lines of a
+    /// header field.
     pub fn digest_of<'a>(lines: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
         let mut hashed = Parts::new("hapax part 1");
         lines.into_iter().for_each(|line| hashed.push(line));
         hashed.finish()
     }
 
-    /// What stands for a principal.
+    /// The digest of a principal.
     pub fn digest_of_principal(principal: &Principal) -> [u8; 32] {
         match principal {
             Principal::Anonymous => Part::digest_of([]),
@@ -61,7 +61,7 @@ mod tests {
         };
         let first = key(&[(&order, b"17"), (&card, b"4242")]);
         assert_eq!(first, key(&[(&order, b"17"), (&card, b"4242")]));
-        // Pinned: a change here would make a new request of every repeat.
+        // Pinned: a change here would turn every repeat into a new request.
         assert_eq!(
             first.as_str(),
             "drv1_fc4d32a3439281f4c8091127c001aede578f30c88b23fbbad0025a2ed7fc890b"

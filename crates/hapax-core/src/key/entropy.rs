@@ -1,23 +1,23 @@
-//! How hard a key is to guess, as far as its spelling tells.
+//! Estimates from a key's spelling how hard the key is to guess.
 //!
-//! Nobody can tell a random key from one that only looks random. What can be told is the opposite:
-//! a key that is short, counts, tells the time, repeats itself or is made of words. The estimate
-//! errs on the side of more bits.
+//! A random key cannot be told from one that only looks random. The opposite can be detected: a key
+//! that is short, is a counter or a time, repeats itself or is made of words. The estimate errs on
+//! the side of more bits.
 
 use super::Key;
 
-/// What a key looks like that somebody could guess from one seen before.
+/// A pattern that lets an attacker guess a key from one seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Pattern {
-    /// A number that is counted up, perhaps behind a word: `17`, `order-000017`.
+    /// A counter, perhaps after a word: `17`, `order-000017`.
     Counter,
-    /// A moment, perhaps behind a word: seconds or smaller since 1970, or a date with a time.
+    /// A time, perhaps after a word: seconds or smaller units since 1970, or a date with a time.
     Clock,
 }
 
 impl Pattern {
-    /// The word for it, as metrics spell it.
+    /// The name of this pattern in metrics.
     pub const fn word(self) -> &'static str {
         match self {
             Pattern::Counter => "counter",
@@ -26,25 +26,24 @@ impl Pattern {
     }
 }
 
-/// What stands between the words of a key and carries nothing.
+/// Characters that separate the words of a key and add no bits.
 const SEPARATORS: &[u8] = b" -_.:/|#@";
-/// A run of letters of one case up to this length is taken for a word; longer ones are hardly ever
-/// one.
+/// A run of letters of one case up to this length counts as a word; longer runs rarely are words.
 const WORD_MAX: usize = 12;
-/// What a letter in a word carries: English has one to two bits for each.
+/// Bits for each letter of a word: English has one to two.
 const WORD_BITS: f64 = 2.0;
-/// So many characters of a run that goes on as it began count; what follows could be foreseen.
+/// The number of characters that count in a run that continues predictably.
 const RUN_COUNTED: usize = 3;
-/// How far back a repetition is looked for.
+/// The longest period at which a repetition is detected.
 const PERIOD_MAX: usize = 16;
 
-/// Counters have no more digits that mean something.
+/// A number with more digits than this, leading zeros aside, is not taken for a counter.
 const COUNTER_DIGITS_MAX: usize = 9;
 /// Moments between 2015 and 2040, in seconds since 1970.
 const MOMENTS: std::ops::Range<u64> = 1_420_000_000..2_210_000_000;
 
 impl Key {
-    /// About how many bits a guesser would have to get right. A version 4 UUID has over 120,
+    /// Roughly how many bits an attacker would have to guess. A version 4 UUID has over 120,
     /// `order-17` under 20.
     pub fn bits(&self) -> u32 {
         let key = self.as_str().as_bytes();
@@ -54,7 +53,7 @@ impl Key {
         let mut at = 0;
         for token in key.split(|byte| SEPARATORS.contains(byte)) {
             let per_letter = match token {
-                // Pieces of one may be all letters without being words, or all digits.
+                // A piece of a hexadecimal key may be all letters or all digits by chance.
                 _ if is_hexadecimal => per_letter,
                 _ if is_word(token) => WORD_BITS,
                 digits if digits.iter().all(u8::is_ascii_digit) => 10_f64.log2(),
@@ -70,8 +69,8 @@ impl Key {
         bits.floor() as u32
     }
 
-    /// What the key looks like, if it looks as if the next could be guessed from it. Keys with
-    /// random parts, such as UUIDs of any version and ULIDs, look like nothing.
+    /// The pattern of the key, if the next key could be guessed from it. Keys with random parts,
+    /// such as UUIDs of any version and ULIDs, have no pattern.
     pub fn looks_like(&self) -> Option<Pattern> {
         let key = self.as_str();
         let rest = &key[key.find(|c: char| c.is_ascii_digit())?..];
@@ -84,7 +83,8 @@ impl Key {
     }
 }
 
-/// How many characters each place is chosen from, by the kinds that are there.
+/// The size of the alphabet that each character is chosen from, by the kinds of characters in the
+/// key.
 fn alphabet(key: &[u8]) -> f64 {
     let has = |kind: fn(&u8) -> bool| key.iter().any(kind);
     if is_hexadecimal(key) {
@@ -97,7 +97,7 @@ fn alphabet(key: &[u8]) -> f64 {
         (has(u8::is_ascii_uppercase), 26.0),
         (key.iter().any(is_other), 16.0),
     ];
-    // One alone, if only separators are there.
+    // At least one, for a key of separators only.
     kinds
         .iter()
         .filter(|(is_there, _)| *is_there)
@@ -106,7 +106,7 @@ fn alphabet(key: &[u8]) -> f64 {
         .max(1.0)
 }
 
-/// Digits and letters up to f, of one case, and some of each.
+/// Whether the key has only digits and letters from a to f, in one case, and at least one of each.
 fn is_hexadecimal(key: &[u8]) -> bool {
     let letters = || key.iter().filter(|byte| !SEPARATORS.contains(byte));
     let all = |kind: fn(&u8) -> bool| letters().all(|byte| byte.is_ascii_digit() || kind(byte));
@@ -115,7 +115,7 @@ fn is_hexadecimal(key: &[u8]) -> bool {
     is_of_one_case && letters().any(u8::is_ascii_digit) && letters().any(u8::is_ascii_alphabetic)
 }
 
-/// Letters alone, of one case but for the first.
+/// Whether the token has only letters, in one case except for the first.
 fn is_word(token: &[u8]) -> bool {
     let rest = token.get(1..).unwrap_or_default();
     token.len() <= WORD_MAX
@@ -123,8 +123,8 @@ fn is_word(token: &[u8]) -> bool {
         && (rest.iter().all(u8::is_ascii_lowercase) || token.iter().all(u8::is_ascii_uppercase))
 }
 
-/// Whether the character at `i` goes on as those before it did: the same again, one up, one down,
-/// or a repetition of what was there.
+/// Whether the character at `i` continues the characters before it: the same character, the next
+/// one up or down, or a repetition of an earlier part.
 fn is_foreseen(key: &[u8], i: usize) -> bool {
     let Some(start) = i.checked_sub(RUN_COUNTED) else {
         return false;
@@ -141,7 +141,7 @@ fn is_foreseen(key: &[u8], i: usize) -> bool {
     goes_on || (2..=PERIOD_MAX).any(repeats)
 }
 
-/// Whether it is a number that tells the time, or a date with a time behind it.
+/// Whether the text is a Unix time in a usual unit, or a date with a time.
 fn is_moment(text: &str) -> bool {
     if text.bytes().all(|b| b.is_ascii_digit()) {
         let seconds = matches!(text.len(), 10 | 13 | 16 | 19)
@@ -149,7 +149,7 @@ fn is_moment(text: &str) -> bool {
             .flatten();
         return seconds.is_some_and(|seconds| MOMENTS.contains(&seconds)) || is_date_and_time(text);
     }
-    // Digits and what dates are written with; a letter elsewhere means that there is more to it.
+    // Only digits and the characters of dates. Any other letter means that the key has more parts.
     let is_written_so = text
         .bytes()
         .all(|b| b.is_ascii_digit() || b" -_.:/TZtz+".contains(&b));
@@ -157,7 +157,8 @@ fn is_moment(text: &str) -> bool {
     is_written_so && is_date_and_time(&digits)
 }
 
-/// `20261115174619` and whatever fraction and zone follow.
+/// Whether the digits begin with a date and a time, as in `20261115174619`. A fraction and a zone
+/// may follow.
 fn is_date_and_time(digits: &str) -> bool {
     let number = |from: usize, to: usize| {
         digits
@@ -207,7 +208,7 @@ mod tests {
 
     #[test]
     fn every_random_uuid_has_over_120() {
-        // A generator of which only the spread matters; the seed is fixed.
+        // A simple generator with a fixed seed. Only the spread of its numbers matters.
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut next = || {
             state ^= state << 13;

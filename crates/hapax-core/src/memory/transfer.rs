@@ -173,7 +173,7 @@ impl Inside {
         }
     }
 
-    /// Everything goes but what a fence must stay above.
+    /// Removes everything except the floor for fences.
     fn clear(&mut self) {
         self.records.clear();
         self.log.clear();

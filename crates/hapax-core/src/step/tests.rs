@@ -1,4 +1,4 @@
-//! Every step against every event, as one table; then what the table cannot show.
+//! Every step against every event, as one table; then the cases that the table cannot show.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn fingerprint() -> Fingerprint {
     }
 }
 
-/// A record in this state, last claimed with this token. Its lease goes on.
+/// A record in this state, last claimed with this token. Its lease is still valid.
 fn head(state: State, token: AttemptToken) -> Head {
     let scope = Scope {
         namespace: "n".into(),
@@ -120,7 +120,7 @@ fn ended(outcome: Outcome, is_joined: bool, has_acted_outside: bool) -> Event {
     }
 }
 
-/// The step's kind, with what tells it from others of its kind.
+/// The name of the step in the table, with the details that distinguish steps of its kind.
 fn word(step: &Step) -> &'static str {
     match step {
         Step::Read { .. } => "read",
@@ -170,7 +170,7 @@ fn next(step: Step, event: Event, mode: Mode) -> &'static str {
 
 /// Columns: nothing there; running elsewhere; completed elsewhere; lapsed elsewhere; running and
 /// ours; lapsed and ours; won; failed with time left; failed without; locked; corrupt; not
-/// admitted; ended; lease lost; ran too long; let go. A dash is a pair that cannot be.
+/// admitted; ended; lease lost; ran too long; let go. A dash marks an impossible pair.
 #[test]
 fn every_step_against_every_event_in_hold() {
     let in_flight = || Rejection::in_flight(Duration::ZERO);
@@ -328,7 +328,7 @@ fn a_claim_after_a_lost_attempt_is_released_as_unknown() {
     assert_eq!(released(None), (held, State::Retryable, None));
     let code = Loss::TimedOut.code();
     assert_eq!(released(Some(Loss::TimedOut)), (held, State::Unknown, code));
-    // And the claim knows what it follows.
+    // The claim records the loss it follows.
     assert_eq!(
         next(
             Step::Read { otherwise: None },
@@ -350,7 +350,7 @@ fn the_end_of_an_attempt_in_each_mode() {
     assert_eq!(end(done(), true, false, transaction), "in-transaction");
     assert_eq!(end(done(), false, false, transaction), "write-not-joined");
     assert_eq!(end(released(), false, false, transaction), "write-end");
-    // What was done outside of a transaction is not rolled back by an error.
+    // An error does not roll back work done outside a transaction.
     assert_eq!(
         end(released(), false, true, transaction),
         "write-not-joined"
@@ -363,12 +363,12 @@ fn the_end_of_an_attempt_in_each_mode() {
             mode,
         )
     };
-    // An earlier try was written, and only its reply was lost.
+    // An earlier try was written; its reply was lost.
     assert_eq!(end_of(done(), Mode::Hold, State::Completed), "written");
     assert_eq!(end_of(released(), Mode::Hold, State::Retryable), "written");
     assert_eq!(end_of(done(), Mode::Hold, State::Unknown), "fenced-out");
     assert_eq!(end_of(done(), Mode::Hold, State::Retryable), "fenced-out");
-    // In a transaction, what is there was written by the work.
+    // In transaction mode, the work wrote the record itself.
     assert_eq!(
         end_of(released(), transaction, State::Completed),
         "in-transaction"
@@ -379,11 +379,11 @@ fn the_end_of_an_attempt_in_each_mode() {
         "not-committed"
     );
     assert_eq!(end_of(released(), transaction, State::Retryable), "written");
-    // What is lost to us was released by the one who found out that it did not commit.
+    // The transaction did not commit, and another node found that out and released the record.
     let lost = || Outcome::Lost(Loss::TimedOut);
     assert_eq!(end_of(lost(), transaction, State::Retryable), "written");
     assert_eq!(end_of(done(), transaction, State::Unknown), "not-joined");
-    // The same state of somebody else's attempt says nothing of ours.
+    // The same state of another attempt does not say anything about this one.
     assert_eq!(
         next(
             write_end(done(), Mode::Hold),
@@ -432,7 +432,7 @@ fn a_claim_that_was_sent_before_is_not_given_up_because_its_record_is_locked() {
         panic!("it is abandoned")
     };
     assert_eq!(claiming, orphan(), "it goes on without its caller");
-    // Of a new key there is no record that anybody could hold.
+    // A new key has no record that could be locked.
     let rejection = |condition| match claim(condition).next(locked(), &caller) {
         Step::Reject { rejection, .. } => rejection,
         other => panic!("{other:?}"),
@@ -444,8 +444,8 @@ fn a_claim_that_was_sent_before_is_not_given_up_because_its_record_is_locked() {
     assert_eq!(rejection(lapsed), Rejection::in_flight(Duration::ZERO));
 }
 
-/// A node that stops anywhere else would leave something behind that nobody sees to: a won claim
-/// that never runs ends as a false unknown.
+/// A node that stops at any other step would leave a claim that no one resolves: a won claim that
+/// never runs ends as a false unknown.
 #[test]
 fn a_call_may_be_left_only_where_nothing_of_it_can_be_in_the_store() {
     let again = Step::Claim {

@@ -1,8 +1,8 @@
-//! Who is asking, by the token they present.
+//! Identifies the caller of the admin listener by its token.
 //!
-//! Without a token in the configuration whoever reaches the listener is an operator, which is why
-//! it then is on loopback. With one, everything but health and readiness needs it. The settle token
-//! opens two paths and no other: whatever is added is closed to it.
+//! Without a configured token, every client of the listener is an operator, and the listener must
+//! be on loopback. With a token, everything except health and readiness requires it. The settle
+//! token gives access to two paths only; paths added later are closed to it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,27 +19,27 @@ use super::Admin;
 use super::problem::Problem;
 use crate::config::Secret;
 
-/// What a load balancer and a supervisor ask, who have no token.
+/// The paths for load balancers and supervisors, which have no token.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
-/// What the settle token opens.
+/// The paths that the settle token gives access to.
 const SETTLING: [&str; 2] = ["/v1/settle", "/v1/unknown"];
 
-/// Refusals in the log: one so often, however many there are. The metric counts them all.
+/// The minimal interval between logged refusals. The metric counts all of them.
 const LOGGED_EVERY: Duration = Duration::from_secs(1);
 
-/// Who is asking.
+/// The caller of the admin listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// Nobody had to say: there is no token, and this is loopback.
+    /// A client on loopback; no token is configured.
     Local,
-    /// Whoever has `admin_token`.
+    /// A client with `admin_token`.
     Operator,
-    /// Whoever has `settle_token`.
+    /// A client with `settle_token`.
     Job,
 }
 
 impl Caller {
-    /// What stands in the log for whoever gives no name.
+    /// The name in the log for a caller that gives none.
     pub(super) fn name(self) -> &'static str {
         match self {
             Caller::Local => "local",
@@ -48,8 +48,8 @@ impl Caller {
         }
     }
 
-    /// What shows in the log that a token was presented, if these words look like it: letters and
-    /// digits are what a reader sees.
+    /// The mark of a token caller that a text contains or imitates, if any. Only letters and digits
+    /// are compared, because readers of the log may overlook the rest.
     pub(super) fn mark_in(words: &str) -> Option<&'static str> {
         let seen = |words: &str| {
             words
@@ -65,8 +65,8 @@ impl Caller {
             .find(|mark| words.contains(&seen(mark)))
     }
 
-    /// Who signs: the name they give, and what shows that they may. A name alone anybody could
-    /// give.
+    /// The name in the audit log: the given name, and the token that was presented. A name alone
+    /// proves nothing.
     pub(super) fn signs(self, by: &str) -> String {
         match self {
             Caller::Local => by.to_owned(),
@@ -75,7 +75,7 @@ impl Caller {
     }
 }
 
-/// The tokens there are.
+/// The configured tokens.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tokens {
     pub(super) admin: Option<Secret>,
@@ -83,7 +83,7 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Who presents what these fields say, or why that is nobody.
+    /// The caller with these fields, or a label that says why it is refused.
     fn caller(&self, headers: &HeaderMap) -> Result<Caller, &'static str> {
         let is = |token: &Option<Secret>, given: &[u8]| {
             token.as_ref().is_some_and(|token| token.is(given))
@@ -93,7 +93,8 @@ impl Tokens {
             Given::Nothing => Err("missing"),
             Given::Token(given) if is(&self.admin, given) => Ok(Caller::Operator),
             Given::Token(given) if is(&self.settle, given) => Ok(Caller::Job),
-            // Whoever presents a token means to be known by it, also where none is needed.
+            // A wrong token is refused even where none is needed: its sender expects to be
+            // identified by it.
             Given::Token(_) | Given::Else => Err("wrong"),
         }
     }
@@ -105,7 +106,7 @@ enum Given<'a> {
     Else,
 }
 
-/// The one bearer token of a request.
+/// The bearer token of a request, if it has exactly one.
 fn bearer(headers: &HeaderMap) -> Given<'_> {
     let mut fields = headers.get_all(AUTHORIZATION).iter();
     match (fields.next(), fields.next()) {
@@ -120,7 +121,7 @@ fn bearer(headers: &HeaderMap) -> Given<'_> {
     }
 }
 
-/// Lets those pass who may, and tells the rest of the path who they are.
+/// Refuses callers without access, and stores the caller in the request.
 pub(super) async fn is_known(
     State(admin): State<Admin>,
     mut request: Request,
@@ -165,12 +166,12 @@ pub(super) async fn is_known(
     problem.into_response()
 }
 
-/// From where a request came, where that is known.
+/// The address that a request came from, if known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
 impl Admin {
-    /// Counts a refusal, and logs it if none was logged just now.
+    /// Counts a refusal, and logs it unless one was logged just before.
     pub(super) fn refused(&self, reason: &'static str, request: &Request) {
         self.metrics.admin_refused(reason);
         if let Some(unlogged) = self.refusals.to_log(Instant::now()) {
@@ -183,12 +184,12 @@ impl Admin {
     }
 }
 
-/// When a refusal was last logged, and how many there were since.
+/// When a refusal was last logged, and how many followed.
 #[derive(Clone, Default)]
 pub(super) struct Refusals(Arc<Mutex<(Option<Instant>, u64)>>);
 
 impl Refusals {
-    /// How many went unlogged before this one, if this one is to be logged.
+    /// If this refusal is to be logged: how many were not logged before it.
     fn to_log(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock();
         let (last, unlogged) = &mut *state;

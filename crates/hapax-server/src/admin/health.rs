@@ -1,4 +1,4 @@
-//! Whether the process runs, and whether to send requests to it.
+//! Health and readiness: whether the process runs, and whether it should receive requests.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
@@ -17,10 +17,10 @@ const STARTING: u8 = 0;
 const STARTED: u8 = 1;
 const DRAINING: u8 = 2;
 
-/// How long a store may take to show that it is there.
+/// How long a store may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Whether requests should be sent here, and if not, why.
+/// Whether this process should receive requests, and if not, why.
 #[derive(Default)]
 pub struct Readiness {
     phase: AtomicU8,
@@ -28,40 +28,39 @@ pub struct Readiness {
     store: Mutex<Option<Arc<Watch>>>,
 }
 
-/// Whether requests should be sent here.
+/// Whether this process should receive requests.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ready {
     /// Yes.
     Yes,
-    /// Yes, for the sake of routes that fail open: the others refuse what they are sent, for this
-    /// reason.
+    /// Yes, because some routes fail open. The other routes refuse requests, for this reason.
     FailingOpen(String),
     /// Not now, for this reason.
     No(String),
 }
 
 struct Watch {
-    /// Weak, so that watching keeps no file open.
+    /// Weak, so that watching does not keep the store open.
     store: Weak<dyn Store>,
     trouble: Box<dyn Fn() -> Option<String> + Send + Sync>,
 }
 
 impl Readiness {
-    /// Everything that has to be there is there.
+    /// Marks the start as complete.
     pub fn started(&self) {
-        // Not after a drain has begun: whoever starts may be slower than whoever ends.
+        // Has no effect once a drain has begun: the start may finish later than that.
         let _ = self
             .phase
             .compare_exchange(STARTING, STARTED, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// No more requests, please. There is no way back.
+    /// Turns readiness off for good.
     pub fn draining(&self) {
         self.phase.store(DRAINING, Ordering::SeqCst);
     }
 
-    /// Watches a store: by asking it, and by what it knows of its own trouble. For the embedded one
-    /// that is what its `stats` say is failing, which is how a disk shows that can be read but not
+    /// Watches a store: by asking it, and by `trouble`, the failures it knows of. For the embedded
+    /// store these are the failures in its `stats`; they reveal a disk that can be read but not
     /// written.
     pub fn watch_store(
         &self,
@@ -75,13 +74,13 @@ impl Readiness {
         *self.store.lock() = Some(Arc::new(watch));
     }
 
-    /// Whether some route lets requests through while the store fails. Were we not ready then, a
-    /// load balancer would send none.
+    /// Sets whether some route lets requests through while the store fails. The process then stays
+    /// ready, because otherwise a load balancer would send it no requests.
     pub fn fails_open(&self, fails_open: bool) {
         self.fails_open.store(fails_open, Ordering::SeqCst);
     }
 
-    /// Whether requests should be sent here, and why not, in one line.
+    /// Whether this process should receive requests, with the reason in one line.
     pub async fn ask(&self) -> Ready {
         match self.phase.load(Ordering::SeqCst) {
             STARTING => return Ready::No("starting".to_owned()),

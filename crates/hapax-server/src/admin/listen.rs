@@ -1,7 +1,7 @@
-//! The admin listener: takes connections and serves them, each within its limits.
+//! The admin listener: accepts connections and serves them within limits.
 //!
-//! Its own, because it must answer when the other one is full, and because whoever reaches it may
-//! not be an operator.
+//! It is separate from the gateway's listener, because it must answer when that one is full, and
+//! because its clients may not be operators.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -21,18 +21,18 @@ use crate::telemetry::{Listener, Metrics};
 
 const HEAD_BYTES_MAX: usize = 32 << 10;
 const FIELDS_MAX: usize = 100;
-/// After an error of accepting: time for file descriptors to come free.
+/// The pause after an accept error: time for file descriptors to become free.
 const BREATH: Duration = Duration::from_millis(50);
 
-/// How much of the admin listener anybody may take.
+/// Limits on the clients of the admin listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time. Operators, probes and a scraper are few.
+    /// Concurrent connections. Operators, probes and a scraper need few.
     pub connections_max: usize,
     /// From one answer, or from connecting, to the last byte of the next request's head.
     pub head_longest: Duration,
-    /// A connection in all: whoever takes an answer a byte at a time gives up their place in the
-    /// end.
+    /// The longest life of a connection: a client that reads its answer byte by byte loses it in
+    /// the end.
     pub connection_longest: Duration,
 }
 
@@ -46,7 +46,7 @@ impl Default for Limits {
     }
 }
 
-/// Serves for as long as it is polled.
+/// Serves until it is dropped.
 pub async fn serve(
     socket: TcpListener,
     router: Router,
@@ -75,7 +75,7 @@ pub async fn serve(
     }
 }
 
-/// One connection. How it ends is the peer's affair.
+/// Serves one connection. Its errors are the client's concern and are ignored.
 async fn attend(stream: TcpStream, peer: SocketAddr, router: Router, limits: Limits) {
     let _ = stream.set_nodelay(true);
     let service =

@@ -1,4 +1,4 @@
-//! The audit log: what was done by hand, by whom and why.
+//! The audit log: manual changes, who made them and why.
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -45,7 +45,7 @@ pub(crate) struct Which {
 }
 
 impl Which {
-    /// The question to a store.
+    /// The query to the store.
     pub(crate) fn query(&self) -> Result<LogQuery, OperateError> {
         let from = match (self.after, self.before) {
             (Some(_), Some(_)) => {

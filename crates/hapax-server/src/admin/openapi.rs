@@ -1,5 +1,4 @@
-//! The document that describes this API: made from the routes themselves and the types they speak
-//! with.
+//! The OpenAPI document, generated from the routes and their types.
 
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use utoipa::openapi::{
 
 use super::problem;
 
-/// Answers that any request may get, besides those that its route names.
+/// Answers that any request may get, in addition to those that its route names.
 const EVERYWHERE: [(&str, &str); 5] = [
     (
         "400",
@@ -34,10 +33,10 @@ const EVERYWHERE: [(&str, &str); 5] = [
         "`store-unavailable`, `too-slow`, `not-erased`: try again. A change may have happened all the same: look first.",
     ),
 ];
-/// Those whom nobody asks for a token, who answer with a line of text.
+/// The routes that need no token and answer with a line of text.
 const TEXT: [&str; 2] = ["/healthz", "/readyz"];
 
-/// What stands around the routes.
+/// The document without the routes.
 pub(super) fn frame() -> OpenApi {
     let mut document = OpenApiBuilder::new()
         .info(
@@ -71,7 +70,7 @@ pub(super) fn frame() -> OpenApi {
     document
 }
 
-/// The document as it is sent, with what holds for every route written into each.
+/// The document as it is sent: what applies to every route is written into each.
 pub(super) fn spelled(document: &OpenApi) -> Document {
     let mut document = document.clone();
     for (path, item) in &mut document.paths.paths {
@@ -100,7 +99,7 @@ pub(super) fn spelled(document: &OpenApi) -> Document {
 
 fn complete(path: &str, operation: &mut Operation) {
     let takes_settle_token = path == "/v1/settle" || path == "/v1/unknown";
-    // No token at all is right where none is set.
+    // An empty requirement: no token is needed where none is configured.
     let mut security = vec![SecurityRequirement::default(), requirement("admin_token")];
     security.extend(takes_settle_token.then(|| requirement("settle_token")));
     operation.security = Some(security);
@@ -124,7 +123,7 @@ fn requirement(scheme: &str) -> SecurityRequirement {
     SecurityRequirement::new::<_, [&str; 0], &str>(scheme, [])
 }
 
-/// The document, made once.
+/// The document, encoded once.
 #[derive(Clone)]
 pub(super) struct Document(Arc<str>);
 

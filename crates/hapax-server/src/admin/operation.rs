@@ -1,8 +1,8 @@
-//! From the operation id that an upstream was given to the record it stands for.
+//! Finds the record of an operation id that an upstream was given.
 //!
-//! The second half of the id is how the record's own id begins, and the first half is derived with
-//! the store's secret: so the record is looked for where it would be, and has to be the one whose
-//! operation this is. An operation of an earlier life of the key has no record.
+//! The second half of the id is the beginning of the record's id, and the first half is derived
+//! with the store's secret. So the record is looked up by that beginning, and its operation id is
+//! then compared. An operation of an earlier life of the key has no record.
 
 use hapax::RecordId;
 use hapax::core::operation::OperationIds;
@@ -13,7 +13,7 @@ use super::keys::operate::Records;
 
 const DIGITS: usize = 64;
 
-/// Whether a text may be an operation id.
+/// Whether a text has the form of an operation id.
 pub(crate) fn is_spelled_well(text: &str) -> bool {
     text.len() == DIGITS
         && text
@@ -21,7 +21,7 @@ pub(crate) fn is_spelled_well(text: &str) -> bool {
             .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// How the id of an operation's record begins.
+/// The beginning of the id of an operation's record.
 pub(crate) fn beginning(operation: &str) -> &str {
     operation.get(DIGITS / 2..).unwrap_or_default()
 }
@@ -35,7 +35,7 @@ pub(crate) async fn find(
     let Ok(first) = format!("{:0<DIGITS$}", beginning(operation)).parse() else {
         return Ok(None);
     };
-    // Two, should two begin alike: one in 2^64 has a neighbour so close.
+    // Two, in case two ids share the beginning, which practically never happens.
     let heads = records
         .heads(ListQuery {
             state: None,
@@ -48,7 +48,7 @@ pub(crate) async fn find(
         .find(|head| ids.make(&head.id, head.created_at).as_str() == operation))
 }
 
-/// The id before this one: listings begin after an id. None before the first.
+/// The id before this one, because listings begin after an id. `None` for the first id.
 pub(crate) fn before(id: RecordId) -> Option<RecordId> {
     let mut bytes = *id.as_bytes();
     let last = bytes.iter().rposition(|&byte| byte != 0)?;

@@ -1,4 +1,4 @@
-//! What goes wrong, as problem details (RFC 9457).
+//! Errors as problem details (RFC 9457).
 
 use axum::response::{IntoResponse, Response};
 use hapax::OperatorError;
@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::keys::operate::OperateError;
 
-/// What a problem is sent as.
+/// The content type of a problem.
 pub(crate) const CONTENT: &str = "application/problem+json";
 
 /// An answer that says what is wrong.
@@ -59,7 +59,7 @@ impl Problem {
         Problem::new(StatusCode::CONFLICT, slug, detail)
     }
 
-    /// With a header field.
+    /// Adds a header field.
     pub(crate) fn with(self, name: HeaderName, value: HeaderValue) -> Problem {
         Problem {
             field: Some((name, value)),

@@ -1,4 +1,4 @@
-//! What the configuration says of operators and records.
+//! What the configuration says about operators and records.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use hapax::{Mode, Policy, Scope, Settlement};
 use super::caller::Tokens;
 use crate::config::{Config, Route, route_of};
 
-/// What the configuration says of operators, and of the records they change.
+/// What the configuration says about operators, and about the records they change.
 #[derive(Clone, Debug)]
 pub struct Rules {
     pub(super) tokens: Tokens,
@@ -19,7 +19,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// What this configuration says.
+    /// Takes the rules from a configuration.
     pub fn new(config: &Config) -> Rules {
         Rules {
             tokens: Tokens {
@@ -31,13 +31,13 @@ impl Rules {
         }
     }
 
-    /// How long the route of a record has it remembered.
+    /// How long the route of a record keeps it.
     pub(super) fn lifetime(&self, scope: &Scope) -> Lifetime {
         self.policy(scope)
             .map_or_else(Lifetime::default, Lifetime::from)
     }
 
-    /// What was stated of a record, its answer under the version that the route replays.
+    /// The settlement of a record, with its answer under the version that the route replays.
     pub(super) fn current(&self, settlement: Settlement, scope: &Scope) -> Settlement {
         let version = self
             .policy(scope)
@@ -50,7 +50,7 @@ impl Rules {
 
     /// Whether a lost attempt waits for a person. In most modes the next repeat resolves it.
     pub(super) fn waits_for_a_person(&self, head: &Head) -> bool {
-        // Of what another gateway keeps in the store nothing is known here.
+        // The rules for records of other gateways in the store are not known here.
         let Some(policy) = self
             .policy(&head.scope)
             .filter(|_| head.scope.namespace == self.namespace)
@@ -62,13 +62,13 @@ impl Rules {
             Mode::Transaction => head
                 .loss(State::Unknown)
                 .is_some_and(Loss::may_be_done_outside),
-            // A repeat has asked the service, and it did not know.
+            // A repeat has probed the service, and the service did not know.
             Mode::Probe => head.loss(State::Unknown) == Some(Loss::ProbeUnknown),
             _ => true,
         }
     }
 
-    /// Routes change and records stay: it is today's route that counts.
+    /// The policy of the current route: routes may have changed since the record was made.
     fn policy(&self, scope: &Scope) -> Option<&Policy> {
         route_of(&self.routes, scope).map(|route| &route.policy)
     }

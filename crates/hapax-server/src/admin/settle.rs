@@ -1,7 +1,7 @@
-//! For the upstream's own reconciliation job: what is open, and a place to say what became of it.
+//! For the upstream's reconciliation job: it lists unknown outcomes and settles them.
 //!
-//! The job knows the operation and the fence it was given with the request, and nothing of
-//! principals and answers. It has a token of its own, which opens these two paths alone.
+//! The job knows the operation id and the fence that came with the request, but neither principals
+//! nor answers. It has its own token, which gives access to these two paths only.
 
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Query as QueryString, State};
@@ -175,7 +175,7 @@ async fn settle(
 }
 
 impl Found {
-    /// What is said, if it can be said like this.
+    /// Checks the request, and returns the settlement and who signs it.
     fn judged(&self, caller: Caller) -> Result<(Settlement, Signed), String> {
         let settle = Settle {
             outcome: self.outcome,
@@ -209,7 +209,8 @@ impl From<Entry> for Unknown {
 }
 
 impl Admin {
-    /// The record that is meant. Where both its names are given they must be of one record.
+    /// The record that the request names. If the request gives both ids, they must belong to one
+    /// record.
     async fn record_of(&self, found: &Found) -> Result<RecordId, Problem> {
         let record = found.record.as_deref().map(record_id).transpose()?;
         let Some(operation) = &found.operation_id else {
@@ -238,8 +239,8 @@ impl Admin {
         }
     }
 
-    /// What to say of a record whose outcome is not unknown: that it is as was said, or how it is
-    /// instead.
+    /// The answer for a record whose outcome is not unknown: success if it is in the stated outcome
+    /// already, or else a conflict that says what it is in.
     fn already(
         &self,
         record: &Record,
@@ -273,9 +274,10 @@ impl Admin {
         ))
     }
 
-    /// Whether the attempt with this fence may be the one that ended, or was settled. One that
-    /// ended by itself has its record's fence. A settlement raised that and left when the attempt
-    /// was claimed, which no fence of its own is below: in between it cannot be told.
+    /// Checks that the attempt with this fence may be the one that ended or was settled. An attempt
+    /// that ended by itself has its record's fence. A settlement raises the record's fence, so only
+    /// bounds are known after it: the attempt's fence is at least its claim time in microseconds,
+    /// and below the record's fence.
     async fn may_have_ended(&self, head: &Head, fence: u64) -> Result<(), Problem> {
         let last = self.hapax.log(LogQuery::latest(1).of(head.id)).await?;
         let was_settled = last

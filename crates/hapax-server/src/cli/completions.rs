@@ -1,4 +1,4 @@
-//! `hapax completions`: what a shell needs to know to complete our commands.
+//! `hapax completions`: completion scripts for shells.
 
 use clap::CommandFactory as _;
 use clap_complete::Shell;
@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     Ok(())
 }
 
-/// The generators offer hidden commands as well.
+/// Removes hidden commands, which the generators would offer too.
 fn without_hidden(all: &clap::Command) -> clap::Command {
     let visible = all
         .get_subcommands()

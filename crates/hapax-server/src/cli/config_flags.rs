@@ -1,4 +1,4 @@
-//! Where a configuration comes from, as a person says it: a file, and flags that go before it.
+//! The origin of a configuration on the command line: a file, and flags that override it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -40,8 +40,7 @@ pub(super) struct ConfigFlags {
     pub(super) config: Option<PathBuf>,
 }
 
-/// An address or `off`, as one value: clap would take an `Option` for an argument that may be left
-/// out.
+/// An address or `off`, as one value: clap would treat an `Option` as an optional argument.
 #[derive(Clone, Copy)]
 struct Admin(Option<SocketAddr>);
 
@@ -50,7 +49,7 @@ fn admin(text: &str) -> Result<Admin, String> {
 }
 
 impl ConfigFlags {
-    /// What goes before the file.
+    /// The flags and variables that override the file.
     pub(super) fn overrides(&self) -> Result<Overrides, Exit> {
         Ok(Overrides {
             upstream: self.upstream.clone(),
@@ -62,7 +61,7 @@ impl ConfigFlags {
         })
     }
 
-    /// The configuration. What is no mistake and should be looked at is said on standard error.
+    /// The configuration. Warnings are printed to standard error.
     pub(super) fn load(&self) -> Result<Loaded, Exit> {
         let loaded = self.load_with(&self.overrides()?)?;
         for warning in &loaded.warnings {
@@ -71,8 +70,7 @@ impl ConfigFlags {
         Ok(loaded)
     }
 
-    /// The same, where it is known already what goes before the file. Its warnings are left to the
-    /// caller.
+    /// Like [`Self::load`], with given overrides. The caller prints the warnings.
     pub(super) fn load_with(&self, overrides: &Overrides) -> Result<Loaded, Exit> {
         file::load(self.config.as_deref(), overrides).map_err(Exit::usage)
     }

@@ -1,4 +1,4 @@
-//! `hapax demo`: the demo of its own crate, with the gateway of `hapax serve` in it.
+//! `hapax demo`: runs the demo crate with the gateway of `hapax serve`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -14,7 +14,8 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     Ok(hapax_demo::run(args, start)?)
 }
 
-/// As `hapax serve` has it, on free ports and with a store that goes with the demo.
+/// Starts a gateway as `hapax serve` does, on free ports and with a store in the demo's temporary
+/// directory.
 async fn start(service: SocketAddr, store: PathBuf) -> Result<hapax_demo::Gateway, String> {
     let upstream = format!("http://{service}")
         .parse()
@@ -23,7 +24,7 @@ async fn start(service: SocketAddr, store: PathBuf) -> Result<hapax_demo::Gatewa
     config.listen = (Ipv4Addr::LOCALHOST, 0).into();
     config.admin = Some((Ipv4Addr::LOCALHOST, 0).into());
     config.store = StoreUrl::Sqlite(store);
-    // No balancer has to notice, and nobody asks any more.
+    // No load balancer has to notice the shutdown, and no requests are left.
     config.drain.notice = Duration::ZERO;
     config.drain.deadline = Duration::from_secs(2);
     let gateway = Gateway::start(config)

@@ -1,5 +1,5 @@
-//! `hapax health`: whether a gateway should get requests, for whoever can only run a program: the
-//! health check of a container, a probe that is a command, a script.
+//! `hapax health`: whether a gateway should receive requests, for callers that can only run a
+//! program: the health check of a container, an exec probe, a script.
 
 use std::time::Duration;
 

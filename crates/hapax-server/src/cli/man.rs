@@ -1,4 +1,4 @@
-//! `hapax man`: the manual, a page for each command, made from what the commands say of themselves.
+//! `hapax man`: the manual, a page for each command, generated from the help texts.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use clap_mangen::Man;
 use super::{Cli, Exit, text};
 use crate::version;
 
-/// What every page ends with: written once, because it holds for all commands.
+/// The end of every page: the same text for all commands.
 const COMMON: &str = include_str!("man_common.roff");
 
 /// Print the manual, or write all of its pages.
@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     }
 }
 
-/// The command of these words. What is hidden has no page.
+/// The command that these words name. Hidden commands have no page.
 fn found<'a>(all: &'a clap::Command, words: &[String]) -> Result<&'a clap::Command, Exit> {
     words.iter().try_fold(all, |command, word| {
         visible(command)
@@ -89,7 +89,7 @@ fn write_all(all: &clap::Command, directory: &Path) -> Result<(), Exit> {
     Ok(())
 }
 
-/// `hapax-keys-list`: pages are named like this everywhere, and `man hapax keys` finds them.
+/// `hapax-keys-list`: the usual form of page names, which `man hapax keys` finds.
 fn name(command: &clap::Command) -> &str {
     command.get_display_name().unwrap_or("hapax")
 }
@@ -99,7 +99,7 @@ fn rendered(command: &clap::Command) -> Vec<u8> {
     let man = Man::new(command.clone())
         .title(name(command).to_uppercase())
         .source(format!("hapax {}", version::SHORT));
-    // Never empty: the arguments of a title are told apart by their place.
+    // Never empty, because the arguments of the title are positional.
     let man = man.date(version::DATE).manual("Hapax");
     man.render(&mut page)
         .and_then(|()| page.write_all(COMMON.as_bytes()))
@@ -108,7 +108,7 @@ fn rendered(command: &clap::Command) -> Vec<u8> {
     page
 }
 
-/// The page above, and those below.
+/// The page of the parent command, and those of the subcommands.
 fn see_also(command: &clap::Command) -> String {
     let above = name(command).rsplit_once('-').map(|(above, _)| above);
     let below = visible(command).map(name);

@@ -1,4 +1,4 @@
-//! `hapax migrate`: the schema of a Postgres, brought forward to what this program needs.
+//! `hapax migrate`: upgrades the schema of a Postgres to the version that this program needs.
 
 use std::path::PathBuf;
 
@@ -186,7 +186,7 @@ fn summary(args: &Args, url: &PostgresUrl, version: u32, applied: usize) -> Stri
     format!("{url} has schema version {version}: {done}{user}{completer}\n")
 }
 
-/// What would be done, as SQL that somebody could run by hand.
+/// Prints the migrations that are due as SQL, without running them.
 async fn show(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) -> Result<(), Exit> {
     let mut due = schema::migrations();
     match schema::status(connection).await {

@@ -1,4 +1,4 @@
-//! What a person types: a file for each command.
+//! The command line: one file for each command.
 
 mod completions;
 mod config;
@@ -50,7 +50,7 @@ enum Command {
     Man(man::Args),
 }
 
-/// How a command ends when it does not end well: what to say on standard error, and the exit code.
+/// How a command ends unsuccessfully: the message for standard error, and the exit code.
 #[derive(Debug)]
 pub(crate) struct Exit {
     code: u8,
@@ -58,7 +58,7 @@ pub(crate) struct Exit {
 }
 
 impl Exit {
-    /// The check failed, or what was asked for could not be done.
+    /// The check failed, or the request could not be done.
     pub(crate) fn failed(message: impl fmt::Display) -> Exit {
         Exit {
             code: 1,
@@ -66,7 +66,7 @@ impl Exit {
         }
     }
 
-    /// Usage or configuration.
+    /// A mistake in the usage or the configuration.
     pub(crate) fn usage(message: impl fmt::Display) -> Exit {
         Exit {
             code: 2,
@@ -74,7 +74,7 @@ impl Exit {
         }
     }
 
-    /// Somebody interrupted it.
+    /// The user interrupted the command.
     pub(crate) fn interrupted(message: impl fmt::Display) -> Exit {
         Exit {
             code: 130,
@@ -82,7 +82,7 @@ impl Exit {
         }
     }
 
-    /// Could not connect.
+    /// The connection failed.
     pub(crate) fn unreachable(message: impl fmt::Display) -> Exit {
         Exit {
             code: 3,
@@ -99,7 +99,7 @@ impl Exit {
     }
 }
 
-/// Runs a command on a small runtime of its own.
+/// Runs a command on its own single-threaded runtime.
 fn block_on<T>(command: impl Future<Output = T>) -> Result<T, Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -112,7 +112,7 @@ fn block_on<T>(command: impl Future<Output = T>) -> Result<T, Exit> {
     }
 }
 
-/// For a command that cannot go on without its store.
+/// For a command that cannot continue without its store.
 impl From<NotOpened> for Exit {
     fn from(error: NotOpened) -> Exit {
         let said = format!("could not open the store: {}", error.reason);
@@ -124,7 +124,7 @@ impl From<NotOpened> for Exit {
     }
 }
 
-/// The whole program: parses, runs, and turns the end into an exit code.
+/// The whole program: parses, runs, and turns the result into an exit code.
 pub fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Serve(args) => serve::run(args),
@@ -144,7 +144,7 @@ pub fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(Exit { code, message }) => {
-            // Empty, where the log has it already.
+            // The message is empty if the log has it already.
             if !message.is_empty() {
                 eprintln!("hapax: {message}");
             }

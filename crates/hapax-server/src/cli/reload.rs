@@ -1,4 +1,4 @@
-//! `hapax reload`: has a running gateway read its configuration again.
+//! `hapax reload`: makes a running gateway reload its configuration.
 
 use std::path::PathBuf;
 

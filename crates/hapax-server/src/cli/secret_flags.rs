@@ -1,22 +1,22 @@
-//! Settings that may hold a secret, as somebody typed them.
+//! Flags whose values may contain a secret.
 
 use std::convert::Infallible;
 
 use super::Exit;
 use crate::config::{PrincipalSource, PrincipalSources, StoreUrl};
 
-/// What was typed, good or not. The parser of flags would repeat what it does not understand, a
-/// password too; this one takes everything, and what is wrong is said later.
+/// The given value, valid or not. clap would repeat an invalid value in its message, including a
+/// password. So this type accepts every value, and reports mistakes later.
 #[derive(Clone)]
 pub(super) struct StoreFlag(Result<StoreUrl, String>);
 
 impl StoreFlag {
-    /// For clap.
+    /// The value parser for clap.
     pub(super) fn parse(text: &str) -> Result<StoreFlag, Infallible> {
         Ok(StoreFlag(text.parse()))
     }
 
-    /// The store as it may be shown: without its password.
+    /// The store in a form that may be shown: without its password.
     pub(super) fn shown(&self) -> Result<String, Exit> {
         self.0
             .as_ref()
@@ -24,8 +24,8 @@ impl StoreFlag {
             .map_err(|why| Exit::usage(format!("store: {why}")))
     }
 
-    /// The store, if that is what was typed. Says on standard error who else can read a password
-    /// that was.
+    /// The store, if the value is valid. If it contains a password, a warning on standard error
+    /// says who else can read it.
     pub(super) fn store(&self) -> Result<StoreUrl, Exit> {
         let store = self
             .0
@@ -40,18 +40,18 @@ impl StoreFlag {
     }
 }
 
-/// One source of principals as somebody typed it, good or not: its URL may hold a secret, which the
-/// parser of flags would repeat.
+/// One principal source as given, valid or not: its URL may contain a secret, which clap would
+/// repeat.
 #[derive(Clone)]
 pub(super) struct PrincipalFlag(Result<PrincipalSource, String>);
 
 impl PrincipalFlag {
-    /// For clap.
+    /// The value parser for clap.
     pub(super) fn parse(text: &str) -> Result<PrincipalFlag, Infallible> {
         Ok(PrincipalFlag(text.parse()))
     }
 
-    /// The list that was typed; `None` if there is none.
+    /// The given list; `None` if there is none.
     pub(super) fn list(typed: &[PrincipalFlag]) -> Result<Option<PrincipalSources>, Exit> {
         if typed.is_empty() {
             return Ok(None);

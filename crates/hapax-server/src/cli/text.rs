@@ -1,4 +1,4 @@
-//! Text from outside, made safe to show.
+//! Makes text from outside safe to show.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,12 +9,12 @@ use serde::Serialize;
 pub(super) use crate::escape::json;
 use crate::escape::{escaped, is_harmful};
 
-/// One line: what is no plain text is spelled out, as in `\u{1b}`.
+/// One line, with harmful characters escaped, as in `\u{1b}`.
 pub(super) fn line(text: &str) -> Cow<'_, str> {
     escaped(text, is_harmful, spelled)
 }
 
-/// A value as JSON, on a line of its own.
+/// A value as JSON, on one line.
 pub(super) fn json_line(value: &impl Serialize) -> String {
     let line = serde_json::to_string(value).expect("it has no maps with odd keys");
     format!("{}\n", json(&line))
@@ -22,7 +22,7 @@ pub(super) fn json_line(value: &impl Serialize) -> String {
 
 /// Several lines: line ends and tabs stay.
 pub(super) fn lines(text: &str) -> Cow<'_, str> {
-    // A lone carriage return writes over what stands on the line.
+    // A lone carriage return would overwrite the line.
     let text = text.replace("\r\n", "\n");
     Cow::Owned(escaped(&text, |c| is_harmful(c) && c != '\n' && c != '\t', spelled).into_owned())
 }
@@ -35,7 +35,7 @@ pub(super) fn bytes(bytes: &[u8]) -> String {
     }
 }
 
-/// Cut to so many characters, with a mark that it was.
+/// Cut to `width` characters, with a mark if it was cut.
 pub(super) fn cut(text: &str, width: usize) -> Cow<'_, str> {
     match text.char_indices().nth(width) {
         None => Cow::Borrowed(text),
@@ -50,7 +50,7 @@ pub(super) fn cut(text: &str, width: usize) -> Cow<'_, str> {
     }
 }
 
-/// Writes to standard output; `false` once nobody reads it any more, as after `| head`.
+/// Writes to standard output. Returns `false` when the reader has closed it, as after `| head`.
 pub(super) fn emit(text: &str) -> bool {
     let mut output = std::io::stdout().lock();
     output
@@ -59,12 +59,12 @@ pub(super) fn emit(text: &str) -> bool {
         .is_ok()
 }
 
-/// How wide the terminal on standard output is; `None` where there is none.
+/// The width of the terminal on standard output; `None` if there is none.
 pub(super) fn terminal_width() -> Option<usize> {
     terminal_size().map(|(columns, _)| columns)
 }
 
-/// Its columns and its rows.
+/// The columns and rows of the terminal on standard output.
 pub(super) fn terminal_size() -> Option<(usize, usize)> {
     let output = std::io::stdout();
     if !output.is_terminal() {
@@ -82,14 +82,14 @@ pub(super) fn terminal_size() -> Option<(usize, usize)> {
     Some((or(columns, 80), or(rows, 24)))
 }
 
-/// Whether to use bold type: on a terminal, unless `NO_COLOR` is set to anything.
+/// Whether to use colours and bold type: on a terminal, unless `NO_COLOR` is set and not empty.
 pub(super) fn is_coloured() -> bool {
     std::io::stdout().is_terminal()
         && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Text in lines of at most `width`, each after the first behind `indent` spaces. A longer word has
-/// a line of its own.
+/// Text in lines of at most `width`; each line after the first is indented by `indent` spaces. A
+/// longer word gets its own line.
 pub(super) fn wrapped(text: &str, width: usize, indent: usize) -> String {
     let (mut wrapped, mut column) = (String::new(), indent);
     for (index, word) in text.split(' ').enumerate() {

@@ -1,4 +1,4 @@
-//! What tokens are verified with.
+//! The keys, issuers and audiences by which tokens are verified.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use jsonwebtoken::{Algorithm, AlgorithmFamily};
 
 use super::ServiceUrl;
 
-/// Where the keys are.
+/// The source of the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeysFrom {
     /// Public keys in a file: a JWK set, or one key in PEM.
@@ -19,21 +19,21 @@ pub enum KeysFrom {
     Secret(PathBuf),
 }
 
-/// Who must have made a token.
+/// The required issuer of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Issuer {
     /// This one.
     Just(Arc<str>),
-    /// Whoever has the keys. What the token says of it sets callers apart all the same.
+    /// Any issuer that has the keys. Its name in the token still separates callers.
     Any,
 }
 
-/// For whom a token must have been made.
+/// The required audience of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// One of these.
     OneOf(Vec<String>),
-    /// Anybody: a token made for another service of the same issuer is good here too.
+    /// Any audience: a token for another service of the same issuer is valid here too.
     Any,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for Issuer {
     }
 }
 
-/// Whether whoever can verify a signature of this algorithm can make one.
+/// Whether a key that verifies signatures of this algorithm can also make them.
 pub(crate) fn is_shared(algorithm: Algorithm) -> bool {
     algorithm.family() == AlgorithmFamily::Hmac
 }

@@ -1,8 +1,7 @@
-//! What the gateway is to do, and every limit it keeps.
+//! The configuration of the gateway, with all its limits.
 //!
-//! [`Config`] is made of a file, variables and flags (`file/`), and is good by then: whatever
-//! contradicts itself was refused with the line it stands in. Its settings are declared in
-//! `settings/`.
+//! [`Config`] is read from a file, variables and flags (`file/`), which refuses contradictions and
+//! shows their lines, so a [`Config`] is consistent. Its settings are declared in `settings/`.
 
 pub mod file;
 pub(crate) mod jwt;
@@ -33,17 +32,17 @@ pub use url::ServiceUrl;
 /// Which requests have a line in the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lines {
-    /// Every one.
+    /// All requests.
     All,
-    /// Every one but a clean pass: passed on without a guard, and answered by the upstream with
-    /// less than 500.
+    /// All requests except a clean pass: forwarded without a guard, and answered by the upstream
+    /// with a status below 500.
     Notable,
-    /// None.
+    /// No requests.
     Off,
 }
 
 impl Lines {
-    /// As it is written.
+    /// Its name in the configuration.
     pub fn word(self) -> &'static str {
         match self {
             Lines::All => "all",
@@ -53,19 +52,19 @@ impl Lines {
     }
 }
 
-/// Where records are kept.
+/// The store of the records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     /// A file of the embedded store: `sqlite:hapax.db`.
     Sqlite(PathBuf),
     /// A database that several nodes may share: `postgres://hapax@db.internal/hapax`.
     Postgres(PostgresUrl),
-    /// Nowhere: gone with the process. `memory:`, for trying things out.
+    /// In memory, lost with the process. `memory:`, for trying things out.
     Memory,
 }
 
 impl StoreUrl {
-    /// As it was written, a password too: for whoever compares or connects, and never to be shown.
+    /// The URL as written, including a password: for comparing and connecting, never to be shown.
     pub(crate) fn expose(&self) -> String {
         match self {
             StoreUrl::Postgres(url) => url.expose().to_owned(),
@@ -73,13 +72,13 @@ impl StoreUrl {
         }
     }
 
-    /// Whether a password stands in it.
+    /// Whether it contains a password.
     pub(crate) fn has_password(&self) -> bool {
         matches!(self, StoreUrl::Postgres(url) if url.has_password())
     }
 }
 
-/// Without its password.
+/// Shown without its password.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -90,10 +89,10 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// What to speak with the upstream.
+/// The protocol to speak with the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Over TLS what both prefer; else HTTP/1.1.
+    /// Over TLS the one that both sides prefer; otherwise HTTP/1.1.
     Auto,
     /// HTTP/1.1.
     Http1,
@@ -102,7 +101,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As it is written.
+    /// Its name in the configuration.
     pub fn word(self) -> &'static str {
         match self {
             Protocol::Auto => "auto",
@@ -113,13 +112,13 @@ impl Protocol {
 }
 
 impl Limits {
-    /// Bytes of one peer's request bodies that may be buffered in memory.
+    /// Limit on the bytes of one peer's request bodies that are buffered in memory.
     pub fn memory_share(&self) -> u64 {
         self.buffered_memory_bytes_per_peer_max
             .unwrap_or(self.buffered_memory_bytes_max / 4)
     }
 
-    /// Bytes of one peer's request bodies that may be buffered in files.
+    /// Limit on the bytes of one peer's request bodies that are buffered in files.
     pub fn disk_share(&self) -> u64 {
         self.buffered_disk_bytes_per_peer_max
             .unwrap_or(self.buffered_disk_bytes_max / 4)
@@ -127,7 +126,7 @@ impl Limits {
 }
 
 impl Config {
-    /// Everything at its default, in front of this upstream.
+    /// The default configuration for this upstream.
     pub fn new(upstream: http::Uri) -> Config {
         Config {
             upstream: Upstream::new(upstream),
@@ -142,7 +141,7 @@ impl Config {
             .any(|route| route.policy.fail_open && route.policy.key != hapax::KeyRule::Off)
     }
 
-    /// What is wrong with who may reach the admin listener, if anything.
+    /// What is wrong with the access to the admin listener, if anything.
     pub fn admin_mistake(&self) -> Option<String> {
         let admin = self.admin?;
         if !admin.ip().is_loopback() && self.admin_token.is_none() {
@@ -158,8 +157,8 @@ impl Config {
         })
     }
 
-    /// The routes as written, and the one that stands unwritten after them: whatever carries a key
-    /// is guarded. Each says who is asking.
+    /// The routes as written, and the default route after them, which guards every request that has
+    /// a key. Each has its principal sources.
     pub fn all_routes(&self) -> Vec<Route> {
         let rest = Route {
             name: "default".into(),
@@ -178,12 +177,12 @@ impl Config {
             .collect()
     }
 
-    /// Who is asking on a route.
+    /// What identifies callers on a route.
     pub fn principal_of<'a>(&'a self, route: &'a Route) -> &'a PrincipalSources {
         route.principal.as_ref().unwrap_or(&self.principal)
     }
 
-    /// Every list of sources that some route has, each once.
+    /// All lists of principal sources that the routes have, each once.
     pub fn principals(&self) -> Vec<&PrincipalSources> {
         let mut lists = vec![&self.principal];
         for route in &self.routes {
@@ -197,27 +196,27 @@ impl Config {
 }
 
 impl Upstream {
-    /// Connections that all unguarded requests together may use: a quarter, rounded up, is left to
+    /// How many connections unguarded requests may use together: a quarter, rounded up, is left to
     /// guarded ones.
     pub fn unguarded_max(&self) -> usize {
         unguarded_of(self.connections_max)
     }
 
-    /// Connections that the unguarded requests and tunnels of one peer may use.
+    /// How many connections the unguarded requests and tunnels of one peer may use.
     pub fn unguarded_per_peer(&self) -> usize {
         self.unguarded_per_peer_max
             .unwrap_or(self.connections_max.div_ceil(2))
             .min(self.unguarded_max())
     }
 
-    /// Tunnels there may be at the same time.
+    /// How many tunnels there may be at a time.
     pub fn tunnels(&self) -> usize {
         self.tunnels_max
             .unwrap_or(self.connections_max.div_ceil(2))
             .min(self.unguarded_max())
     }
 
-    /// Everything at its default, at this origin.
+    /// The default settings for this origin.
     pub fn new(url: http::Uri) -> Upstream {
         Upstream {
             url,
@@ -226,7 +225,7 @@ impl Upstream {
     }
 }
 
-/// How many of some connections, or streams, unguarded requests may use together.
+/// How many of these connections, or streams, unguarded requests may use together.
 pub(crate) fn unguarded_of(connections: usize) -> usize {
     connections - connections.div_ceil(4).min(connections.saturating_sub(1))
 }

@@ -1,10 +1,10 @@
-//! Ranges of addresses.
+//! Ranges of IP addresses.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// An address, or all that begin alike: `10.0.0.7`, `10.0.0.0/8`, `fd00::/8`.
+/// An address, or all addresses with a common prefix: `10.0.0.7`, `10.0.0.0/8`, `fd00::/8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -12,7 +12,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Whether an address is one of these, however the listener's family spells it.
+    /// Whether an address is in the range; an IPv4 address may be given as IPv6.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => same_start(
@@ -83,7 +83,7 @@ impl FromStr for Network {
                 "`{text}` names one address and a range: write \"{start}/{prefix}\", or \"{address}\" alone"
             ));
         }
-        // One and the same address, in either spelling.
+        // An IPv4 address written as IPv6 is the same address.
         match (written, written.to_canonical()) {
             (IpAddr::V6(_), address @ IpAddr::V4(_)) if prefix >= 96 => Ok(Network {
                 address,

@@ -1,4 +1,4 @@
-//! Where a Postgres is, as it was written.
+//! The URL of a Postgres, as written.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,17 +8,17 @@ use hapax::store::postgres::ConnectOptions;
 
 use super::Secret;
 
-/// A `postgres://` URL. What it leaves out, the `PG*` variables say. Shown without its password.
+/// A `postgres://` URL. The `PG*` variables supply what it omits. Shown without its password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresUrl(Secret);
 
 impl PostgresUrl {
-    /// As it was written, for whoever connects.
+    /// The URL as written, for connecting.
     pub fn expose(&self) -> &str {
         self.0.expose()
     }
 
-    /// Whether a password stands in it, where others may read it.
+    /// Whether it contains a password, where others may read it.
     pub fn has_password(&self) -> bool {
         !secrets(self.expose()).is_empty()
     }
@@ -53,7 +53,7 @@ impl fmt::Debug for PostgresUrl {
     }
 }
 
-/// What stands for a password.
+/// Shown in place of a password.
 const HIDDEN: &str = "***";
 
 /// The text without its passwords.
@@ -61,7 +61,7 @@ pub(super) fn mask(text: &str) -> String {
     mask_with(text, |_| HIDDEN.to_owned())
 }
 
-/// The same with what `hide` makes of each of them.
+/// The text, with each password replaced by the result of `hide`.
 pub(super) fn mask_with(text: &str, hide: impl Fn(&str) -> String) -> String {
     let (mut shown, mut from) = (String::with_capacity(text.len()), 0);
     for secret in secrets(text) {
@@ -72,8 +72,8 @@ pub(super) fn mask_with(text: &str, hide: impl Fn(&str) -> String) -> String {
     shown + &text[from..]
 }
 
-/// Where passwords stand in a URL. One that is not written as it should be, with a slash or an `@`
-/// in it, is found all the same: rather too much is hidden than too little.
+/// The positions of passwords in a URL. A malformed password, with a slash or an `@` in it, is
+/// found too: it is better to hide too much than too little.
 fn secrets(url: &str) -> Vec<Range<usize>> {
     let begins = url.find("://").map_or(0, |at| at + 3);
     let at = url.rfind('@').filter(|at| *at >= begins);

@@ -1,4 +1,4 @@
-//! Who is asking: where the gateway looks.
+//! The principal sources: how the gateway identifies callers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,11 +13,11 @@ use super::url::{mask, service_url};
 use super::{Config, ServiceUrl};
 use crate::credentials::{is_credential_field, parameter_name};
 
-/// How many sources one list may have: each makes the names of callers longer.
+/// Limit on the sources of one list: each makes the names of callers longer.
 const SOURCES_MAX: usize = 4;
 
-/// By what callers are known. The first source says who is asking; each further one divides the
-/// records of that caller, as an account does on whose behalf a credential acts.
+/// What identifies callers. The first source identifies the caller; each further one divides the
+/// records of that caller, for example by the account on whose behalf a credential acts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrincipalSources(Vec<PrincipalSource>);
 
@@ -56,17 +56,17 @@ impl PrincipalSources {
         }
     }
 
-    /// The source that says who is asking.
+    /// The source that identifies the caller.
     pub fn first(&self) -> &PrincipalSource {
         &self.0[0]
     }
 
-    /// All of them, in their order.
+    /// All sources, in order.
     pub fn iter(&self) -> impl Iterator<Item = &PrincipalSource> {
         self.0.iter()
     }
 
-    /// Whether a part of who is asking is only presented, and checked by nobody.
+    /// Whether some part of the principal is only presented, and not verified.
     pub fn is_unverified(&self) -> bool {
         let is_unverified = |source: &PrincipalSource| {
             matches!(
@@ -77,14 +77,13 @@ impl PrincipalSources {
         self.iter().any(is_unverified)
     }
 
-    /// Whether this is what counts when nobody says anything else.
+    /// Whether this is the default.
     pub fn is_default(&self) -> bool {
         *self == PrincipalSources::default()
     }
 
-    /// Fields that only trusted proxies may set: a `header:FIELD` that stands first, and every
-    /// other one where there are trusted proxies. A further one without any trusted proxy is what
-    /// the caller says.
+    /// Fields that only trusted proxies may set: a `header:FIELD` that is first, and every other
+    /// one if there are trusted proxies. Without trusted proxies, the caller sets a further one.
     pub fn proxy_fields(&self, has_trusted_proxies: bool) -> impl Iterator<Item = &HeaderName> {
         self.iter()
             .enumerate()
@@ -94,7 +93,7 @@ impl PrincipalSources {
             })
     }
 
-    /// How clients are told of it: where an internal service listens is not theirs to know.
+    /// The description for clients: it does not reveal where an internal service listens.
     pub fn published(&self) -> String {
         self.iter()
             .map(PrincipalSource::published)
@@ -102,7 +101,7 @@ impl PrincipalSources {
             .join(", ")
     }
 
-    /// As it was written, secrets in URLs too: to be compared and never to be shown.
+    /// The sources as written, including secrets in URLs: for comparing, never to be shown.
     pub(crate) fn expose(&self) -> String {
         self.iter()
             .map(PrincipalSource::expose)
@@ -123,7 +122,7 @@ impl From<PrincipalSource> for PrincipalSources {
     }
 }
 
-/// Without the secrets in URLs. No source has a space in it.
+/// Shown without the secrets in URLs. A source contains no space.
 impl fmt::Display for PrincipalSources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, source) in self.iter().enumerate() {
@@ -145,26 +144,27 @@ impl FromStr for PrincipalSources {
     }
 }
 
-/// Where the gateway learns who is asking.
+/// A source that identifies the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrincipalSource {
     /// A keyed digest of the credential in this field. Proves only that the same credential was
     /// presented.
     Digest(HeaderName),
-    /// A keyed digest of the value of this cookie. Proves as little as that of a credential.
+    /// A keyed digest of the value of this cookie. Proves only that the same value was presented.
     Cookie(CookieName),
     /// The name that a trusted proxy has put into this field.
     Header(HeaderName),
-    /// This claim of a token that is verified with each request, as `[jwt]` says.
+    /// This claim of a token that is verified with each request, by the settings in `[jwt]`.
     Jwt(Claim),
-    /// Whoever this service says it is, asked with each request, as `[forward_auth]` says.
+    /// The caller that this service names; it is asked with each request, by the settings in
+    /// `[forward_auth]`.
     ForwardAuth(ServiceUrl),
-    /// Nobody: all callers are one, and whoever knows a key gets its answer.
+    /// No source: all callers are one, and every caller that knows a key gets its answer.
     None,
 }
 
 impl PrincipalSource {
-    /// As it was written, secrets in its URL too: to be compared and never to be shown.
+    /// The source as written, including secrets in its URL: for comparing, never to be shown.
     pub(crate) fn expose(&self) -> String {
         match self {
             PrincipalSource::ForwardAuth(url) => format!("forward-auth:{}", url.expose()),
@@ -172,7 +172,7 @@ impl PrincipalSource {
         }
     }
 
-    /// How clients are told of it.
+    /// The description for clients.
     fn published(&self) -> String {
         match self {
             PrincipalSource::ForwardAuth(_) => "forward-auth".to_owned(),
@@ -180,8 +180,8 @@ impl PrincipalSource {
         }
     }
 
-    /// The fields of a request that decide what this source says, besides `Authorization` and
-    /// `Cookie` for forward-auth, and those it sets itself.
+    /// The fields of a request that decide what this source returns, except `Authorization` and
+    /// `Cookie` for forward-auth, and the fields that forward-auth sets itself.
     pub(crate) fn fields<'a>(&'a self, config: &'a Config) -> Vec<&'a HeaderName> {
         match self {
             PrincipalSource::Digest(field) | PrincipalSource::Header(field) => vec![field],
@@ -196,7 +196,7 @@ impl PrincipalSource {
         }
     }
 
-    /// Where it looks for the caller's credential, in words.
+    /// Where it looks for the caller's credential, as text.
     pub(crate) fn looks_at(&self, config: &Config) -> String {
         match self {
             PrincipalSource::Cookie(name) => format!("cookie {name}"),
@@ -211,7 +211,7 @@ impl PrincipalSource {
         }
     }
 
-    /// What decides by which name this source knows a caller.
+    /// What decides the names that this source gives to callers.
     fn identity(&self, config: &Config) -> Identity {
         let plain = |text: String| Identity {
             compared: text.clone(),
@@ -221,7 +221,7 @@ impl PrincipalSource {
             (PrincipalSource::Jwt(claim), Some(jwt), _) => {
                 plain(format!("jwt:{claim} of issuer {}", jwt.issuer))
             }
-            // Another service may know somebody else by the same name.
+            // Another service may use the same name for another caller.
             (PrincipalSource::ForwardAuth(url), _, Some(auth)) => {
                 let field = &auth.principal_field;
                 Identity {
@@ -286,10 +286,10 @@ impl FromStr for PrincipalSource {
     }
 }
 
-/// The field that cookies are sent in.
+/// The field that carries cookies.
 static COOKIE_FIELD: HeaderName = COOKIE;
 
-/// The name of a cookie (RFC 6265 section 4.1.1). Its letter case counts.
+/// The name of a cookie (RFC 6265 section 4.1.1). It is case-sensitive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CookieName(Arc<str>);
 
@@ -299,7 +299,7 @@ impl CookieName {
         &self.0
     }
 
-    /// Whether a cookie can have this name.
+    /// Whether this is a valid name of a cookie.
     pub(crate) fn is_one(name: &[u8]) -> bool {
         let is_token =
             |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
@@ -330,7 +330,7 @@ impl FromStr for CookieName {
     }
 }
 
-/// A part of a request that identifies nobody, though its name is not on the gateway's own list.
+/// A part of a request that is declared to identify no caller, in addition to the built-in list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnonymousField {
     /// A header field.
@@ -383,7 +383,7 @@ impl FromStr for AnonymousField {
     }
 }
 
-/// A field by which somebody can be known.
+/// A field that can identify a caller.
 pub(super) fn identity_field(field: &str, example: &str) -> Result<HeaderName, String> {
     match HeaderName::from_str(field) {
         Ok(field) if !fields::is_plain(field.as_str()) => Err(format!(
@@ -399,13 +399,13 @@ pub(super) fn identity_field(field: &str, example: &str) -> Result<HeaderName, S
     }
 }
 
-/// Where in a token the caller's name stands: the name of a claim, or the way to one inside others,
-/// as in `/account/id`.
+/// The place of the caller's name in a token: the name of a claim, or the path to a nested one, as
+/// in `/account/id`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim(Arc<str>);
 
 impl Claim {
-    /// What a token says there.
+    /// The value of the claim.
     pub fn of<'a>(&self, claims: &'a Value) -> Option<&'a Value> {
         if self.0.starts_with('/') {
             claims.pointer(&self.0)
@@ -433,7 +433,7 @@ impl FromStr for Claim {
             "aud" | "iss" => Err(format!(
                 "`{text}` is the same for every caller: write jwt:sub"
             )),
-            // What stands between the parts of a principal's name.
+            // A space separates the parts of a principal's name.
             _ if text.chars().any(|c| c.is_whitespace() || c.is_control()) => Err(format!(
                 "`{}` has a space in it: write the name of a claim, as in jwt:sub",
                 text.escape_debug()
@@ -450,7 +450,7 @@ impl FromStr for Claim {
     }
 }
 
-/// What decides by which name callers are known. Compared in full, and shown without secrets.
+/// What decides the names of callers. It is compared in full, and shown without secrets.
 pub struct Identity {
     compared: String,
     shown: String,
@@ -469,9 +469,8 @@ impl fmt::Display for Identity {
 }
 
 impl Config {
-    /// What decides by which name these sources know a caller. While it stays the same, everybody
-    /// keeps their keys: other signing keys, another tolerance or another timeout change nobody's
-    /// name.
+    /// What decides the names that these sources give to callers. While it stays the same, callers
+    /// keep their keys: other signing keys, another leeway or another timeout change no name.
     pub fn identity_of(&self, sources: &PrincipalSources) -> Identity {
         let all: Vec<Identity> = sources.iter().map(|source| source.identity(self)).collect();
         let join =

@@ -1,4 +1,4 @@
-//! Routes: which requests a policy is for.
+//! Routes: which requests a policy applies to.
 
 mod choice;
 mod overlap;
@@ -17,25 +17,25 @@ use super::PrincipalSources;
 pub use choice::{Choice, PathAmbiguous, choose, route_of};
 pub(crate) use siblings::unguarded_siblings;
 
-/// Which requests, and what they are promised.
+/// Which requests it matches, and their policy.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// What metrics and `/.well-known/idempotency` call it: its methods and its pattern.
+    /// Its name in metrics and `/.well-known/idempotency`; by default its methods and its pattern.
     pub name: Arc<str>,
-    /// The methods; empty means all that the policy guards.
+    /// The methods it matches; if empty, all. The policy says which of them are guarded.
     pub methods: Vec<http::Method>,
     /// The paths.
     pub pattern: Pattern,
-    /// What they are promised.
+    /// The policy of these requests.
     pub policy: Policy,
-    /// The path on the upstream that says what became of a lost attempt, where the mode is probe.
+    /// The path on the upstream that answers probes, if the mode is `probe`.
     pub probe: Option<http::uri::PathAndQuery>,
-    /// Who is asking here; `None` if that is told as [everywhere](super::Config::principal).
+    /// What identifies callers here; `None` for the [global setting](super::Config::principal).
     pub principal: Option<PrincipalSources>,
 }
 
 impl Route {
-    /// Every request, under the name of its pattern.
+    /// A route for all requests, named after its pattern.
     pub fn everywhere(policy: Policy) -> Route {
         Route {
             name: "/**".into(),
@@ -47,8 +47,8 @@ impl Route {
         }
     }
 
-    /// Whether this route is for a request whose path nobody reads otherwise. [`choose`] knows
-    /// about other spellings.
+    /// Whether the route matches a request by its path as sent. [`choose`] considers other
+    /// spellings of the path.
     pub fn matches(&self, method: &http::Method, path: &str) -> bool {
         self.takes_method(method) && self.pattern.matches(path)
     }
@@ -57,15 +57,15 @@ impl Route {
         self.methods.is_empty() || self.methods.contains(method)
     }
 
-    /// Whether this route is for the requests of a scope.
+    /// Whether the route matches the requests of a scope.
     pub fn is_of(&self, scope: &hapax::Scope) -> bool {
         http::Method::from_bytes(scope.method.as_bytes())
             .is_ok_and(|method| self.matches(&method, &scope.path))
     }
 }
 
-/// Methods and a pattern, as in `POST|PATCH /v1/charges/*`, or a pattern alone: which requests,
-/// with the default policy.
+/// Parses methods and a pattern, as in `POST|PATCH /v1/charges/*`, or a pattern alone. The policy
+/// is the default one.
 impl FromStr for Route {
     type Err = String;
 
@@ -90,8 +90,8 @@ impl FromStr for Route {
     }
 }
 
-/// A pattern of paths: segments as they are, `{name}` or `*` for any one segment, and a last `**`
-/// for any rest.
+/// A pattern of paths: literal segments, `{name}` or `*` for any one segment, and a final `**` for
+/// any rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
     text: Arc<str>,
@@ -108,7 +108,7 @@ enum Segment {
 }
 
 impl Pattern {
-    /// Every path.
+    /// The pattern of every path.
     pub fn any() -> Pattern {
         Pattern {
             text: "/**".into(),
@@ -118,8 +118,8 @@ impl Pattern {
         }
     }
 
-    /// Whether a path, as it was sent, is one of these. Segments are compared as they are spelled;
-    /// [`choose`] matches the other spellings of a path.
+    /// Whether a path, as sent, matches. Segments are compared literally; [`choose`] considers the
+    /// other spellings of a path.
     pub fn matches(&self, path: &str) -> bool {
         let mut given = path.strip_prefix('/').unwrap_or(path).split('/');
         let fit = self
@@ -133,7 +133,7 @@ impl Pattern {
         fit && (self.any_rest || given.next().is_none())
     }
 
-    /// The same, whatever the letter case and the number of slashes, also at the end.
+    /// Whether a path matches, ignoring case and the number of slashes, also at the end.
     pub fn matches_loosely(&self, path: &str) -> bool {
         let mut given = path.split('/').filter(|segment| !segment.is_empty());
         let fit = self
@@ -147,12 +147,12 @@ impl Pattern {
         fit && (self.any_rest || given.next().is_none())
     }
 
-    /// Whether its paths all end in one segment that it spells out.
+    /// Whether its last segment is a literal one.
     fn ends_in_text(&self) -> bool {
         !self.any_rest && matches!(self.segments.last(), Some(Segment::Just(_)))
     }
 
-    /// Why a path is none of these; `None` if it is one.
+    /// Why a path does not match; `None` if it does.
     pub fn difference(&self, path: &str) -> Option<String> {
         let mut given = path.strip_prefix('/').unwrap_or(path).split('/');
         for (at, segment) in self.segments.iter().enumerate() {
@@ -239,7 +239,7 @@ impl FromStr for Pattern {
     }
 }
 
-/// Whether a segment is what other routers write for any segment: `:id`, `<id>`, a regular
+/// Whether a segment looks like the placeholder of another router: `:id`, `<id>`, a regular
 /// expression.
 fn is_of_another_router(text: &str) -> bool {
     let has_class = text

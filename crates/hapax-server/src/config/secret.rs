@@ -1,13 +1,12 @@
-//! Text that only the right person may have.
+//! Secret text.
 
 use std::fmt;
 use std::hint::black_box;
 use std::sync::Arc;
 
-/// The shortest token that is taken: sixteen bytes of a good source are out of reach for guessing,
-/// and anything shorter is a word.
+/// The shortest token: sixteen random bytes cannot be guessed; anything shorter may be a word.
 const TOKEN_BYTES_MIN: usize = 16;
-/// Longer ones only fill the head of every request.
+/// The longest token: longer ones only enlarge the head of every request.
 const TOKEN_BYTES_MAX: usize = 1_024;
 
 /// Text that is never shown: not in `Debug`, not in a log, not in a mistake.
@@ -15,12 +14,12 @@ const TOKEN_BYTES_MAX: usize = 1_024;
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// A secret as it was written.
+    /// A secret from its text.
     pub fn new(text: impl Into<Arc<str>>) -> Secret {
         Secret(text.into())
     }
 
-    /// A bearer token, as somebody has to present it.
+    /// A bearer token. The error says why the text cannot be one.
     pub fn token(text: &str) -> Result<Secret, String> {
         match text.len() {
             ..TOKEN_BYTES_MIN => Err(format!(
@@ -34,18 +33,18 @@ impl Secret {
         }
     }
 
-    /// The text itself, for whoever has to use it.
+    /// The text itself, for using it.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// Whether this was given. How long it takes tells only how long the given text is: neither how
-    /// much of it is right, nor how long the secret is.
+    /// Whether `given` is the secret. The time depends only on the length of `given`: neither on
+    /// how much of it is right, nor on the length of the secret.
     pub fn is(&self, given: &[u8]) -> bool {
         let wanted = self.0.as_bytes();
         let mut difference = wanted.len() ^ given.len();
         for (at, byte) in given.iter().enumerate() {
-            // An empty secret is nobody's: whatever is given differs from it.
+            // An empty secret matches nothing.
             difference |= usize::from(
                 byte ^ wanted
                     .get(at % wanted.len().max(1))

@@ -1,4 +1,4 @@
-//! How single settings are spelled, on the command line and in a file alike.
+//! Parses single settings, for the command line and the file alike.
 //!
 //! Every message says what was written, what is wrong with it, and what to write instead.
 
@@ -10,7 +10,7 @@ use http::Uri;
 
 use super::{Lines, Protocol, StoreUrl, postgres};
 
-/// Where to listen: an address and a port.
+/// The address and port to listen on.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| match text.rsplit_once(':') {
         _ if text.parse::<u16>().is_ok() => {
@@ -26,8 +26,8 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// Where operators ask, or `off`. Whether they must show who they are is judged with the rest of
-/// the configuration.
+/// The address of the admin listener, or `off`. Whether it needs a token is checked with the rest
+/// of the configuration.
 pub fn admin_address(text: &str) -> Result<Option<SocketAddr>, String> {
     if text == "off" {
         Ok(None)
@@ -36,7 +36,7 @@ pub fn admin_address(text: &str) -> Result<Option<SocketAddr>, String> {
     }
 }
 
-/// The origin of the service behind the gateway.
+/// The origin of the upstream.
 pub fn upstream_url(text: &str) -> Result<Uri, String> {
     let Some((scheme, rest)) = text.split_once("://") else {
         return Err(format!(
@@ -90,7 +90,7 @@ impl FromStr for StoreUrl {
                 Err("write postgres://, which takes everything from the PG* variables, or postgres://USER@HOST/DATABASE".to_owned())
             }
             None if !text.is_empty() => Err(format!("`{text}` lacks the kind of store: write sqlite:{text}")),
-            // Whatever it is, it may have a password in it.
+            // Whatever it is, it may contain a password.
             _ => Err(format!("`{}` is no store: write {STORES}", postgres::mask(text))),
         }
     }
@@ -98,7 +98,7 @@ impl FromStr for StoreUrl {
 
 const STORES: &str = "sqlite:hapax.db, postgres://USER@HOST/DATABASE, or memory: to keep nothing";
 
-/// Whether this is how libpq spells a connection besides URLs.
+/// Whether this is a libpq connection string in the keyword form, not a URL.
 fn is_key_value(text: &str) -> bool {
     [
         "host=",
@@ -113,7 +113,8 @@ fn is_key_value(text: &str) -> bool {
         && !text.contains("://")
 }
 
-/// A path behind `//` begins at the root, which whoever writes `sqlite://hapax.db` does not mean.
+/// Refuses `sqlite://hapax.db`: a path after `//` starts at the root, which is not what that means
+/// to say.
 fn sqlite_path(path: &str) -> Result<StoreUrl, String> {
     if path.contains('?') {
         return Err(
@@ -179,11 +180,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A duration as [`duration`] reads it, in the greatest unit that leaves nothing over. A day is 24
-/// hours: so people say it.
+/// A duration in the form that [`duration`] reads, in the largest unit without a remainder. Days
+/// are used from two days on; one day is written as 24 hours, as people usually do.
 pub(crate) fn spelled(duration: Duration) -> String {
     let millis = duration.as_millis();
-    // Zero fits every unit, and is none of them.
+    // Zero is a multiple of every unit, but smaller than each.
     let fits = |(unit, worth): &&(&str, u64)| {
         let worth = u128::from(*worth);
         millis.is_multiple_of(worth) && millis >= if *unit == "d" { 2 * worth } else { worth }
@@ -208,7 +209,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     })
 }
 
-/// A size as [`size`] reads it, in the greatest unit that leaves nothing over.
+/// A size in the form that [`size`] reads, in the largest unit without a remainder.
 pub(crate) fn spelled_size(bytes: u64) -> String {
     match SIZE_UNITS
         .iter()

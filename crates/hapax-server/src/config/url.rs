@@ -1,4 +1,4 @@
-//! URLs of services that the gateway itself asks something of.
+//! URLs of services that the gateway itself sends requests to.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,21 +8,21 @@ use http::Uri;
 
 use crate::credentials::credential_parameter;
 
-/// What stands for a part of a URL that is not shown.
+/// Shown in place of a hidden part of a URL.
 const HIDDEN: &str = "***";
 
-/// The URL of a service that the gateway asks. It is shown without its query, which may hold a
-/// secret.
+/// The URL of a service that the gateway sends requests to. It is shown without its query, which
+/// may contain a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServiceUrl(Uri);
 
 impl ServiceUrl {
-    /// The whole URL, to send requests to and never to be shown.
+    /// The whole URL, for sending requests; it must never be shown.
     pub(crate) fn expose(&self) -> &Uri {
         &self.0
     }
 
-    /// Scheme, host, port and path in one spelling, without a user name, a password or a query.
+    /// Scheme, host, port and path in a normal form, without a user name, a password or a query.
     pub fn place(&self) -> String {
         let scheme = self.0.scheme_str().unwrap_or_default();
         let host = self.0.host().unwrap_or_default().to_ascii_lowercase();
@@ -35,8 +35,8 @@ impl ServiceUrl {
         format!("{scheme}://{host}{port}{}", self.0.path())
     }
 
-    /// The query without the parameters that are credentials. What is left may select a tenant, so
-    /// that it counts as a part of which service this is.
+    /// The query without parameters that are credentials. The rest may select a tenant, so it
+    /// counts as a part of the service's identity.
     pub(crate) fn parameters(&self) -> String {
         let query = self.0.query().unwrap_or_default();
         query
@@ -70,13 +70,13 @@ impl fmt::Debug for ServiceUrl {
     }
 }
 
-/// A text that may hold URLs, without their user names, passwords and queries. The text need not be
-/// well formed: rather too much is hidden than too little.
+/// A text that may contain URLs, without their user names, passwords and queries. The text need not
+/// be well formed: it is better to hide too much than too little.
 pub(crate) fn mask(text: &str) -> String {
     mask_with(text, |_| HIDDEN.to_owned())
 }
 
-/// The same with what `hide` makes of each secret.
+/// The text, with each secret replaced by the result of `hide`.
 pub(super) fn mask_with(text: &str, hide: impl Fn(&str) -> String + Copy) -> String {
     let Some(begins) = text.find("://").map(|at| at + 3) else {
         return text.to_owned();
@@ -96,7 +96,7 @@ pub(super) fn mask_with(text: &str, hide: impl Fn(&str) -> String + Copy) -> Str
     format!("{}{place}{query}{rest}", &text[..begins])
 }
 
-/// A URL with a host, and with whatever path.
+/// A URL with a host, and with any path.
 pub(super) fn service_url(text: &str) -> Result<ServiceUrl, String> {
     let shown = mask(text);
     let Some((scheme, rest)) = text.split_once("://") else {
@@ -134,7 +134,7 @@ pub(super) fn service_url(text: &str) -> Result<ServiceUrl, String> {
     }
 }
 
-/// A URL that what comes from can be believed: with https, or on this machine.
+/// A URL whose answers can be trusted: over https, or on this machine.
 pub(super) fn believable_url(text: &str) -> Result<ServiceUrl, String> {
     let url = service_url(text)?;
     let uri = url.expose();

@@ -1,7 +1,7 @@
-//! The line that the access log has of one request.
+//! The access log line of one request.
 //!
 //! It is written when the last byte of the answer was handed to the client's connection, or when
-//! the client had gone away.
+//! the client has disconnected.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -23,45 +23,47 @@ use super::upstream::{Dispatched, Exchange};
 use crate::config::{Config, Lines, PrincipalSources, Route};
 use crate::telemetry::{Entry, StderrWriter};
 
-/// Hexadecimal digits of a principal's digest: enough to tell callers apart, too few to guess by.
+/// Hexadecimal digits of a principal's digest: enough to distinguish callers, too few to recover
+/// it.
 const DIGEST_DIGITS: usize = 8;
 
-/// What becomes of lines.
+/// Writes the access log.
 pub(super) struct Access {
     log: &'static StderrWriter,
     lines: Lines,
     secret: Secret,
 }
 
-/// What Hapax did with a request. In the extensions of a response that the gateway itself gives.
+/// What Hapax did with a request. Set in the extensions of a response that the gateway itself
+/// gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// An attempt ran, and this is its answer.
     Ran,
     Replayed,
-    /// It waited for a running attempt, and got that one's answer.
+    /// The request waited for a running attempt, and got its answer.
     Waited,
-    /// Passed on without a guard.
+    /// Forwarded without a guard.
     Passed,
-    /// Passed on without a guard, because the store was away.
+    /// Forwarded without a guard, because the store was unavailable.
     FailedOpen,
-    /// Passed on by a route that only watches.
+    /// Forwarded by a shadow route.
     Shadowed(Would),
     /// Became a tunnel (WebSocket).
     Tunnelled,
     /// `/.well-known/idempotency`.
     Published,
-    /// No request that can be read.
+    /// The client's bytes were not a valid request.
     Refused(&'static str),
     /// Answered by Hapax itself, with this problem.
     Rejected(&'static str),
 }
 
-/// A route as lines name it.
+/// The names of a route in log lines.
 pub(super) struct Named {
     pattern: String,
     name: Arc<str>,
-    /// Where its callers are looked for.
+    /// The sources that identify its callers.
     principal: String,
 }
 
@@ -80,7 +82,7 @@ pub(super) struct Line {
     access: Arc<Access>,
     started: Instant,
     id: RequestId,
-    /// `None` of a request that could not be read.
+    /// `None` if the request could not be read.
     target: Option<(Method, Uri)>,
     route: Option<Arc<Named>>,
     principal: Option<Principal>,
@@ -99,15 +101,15 @@ struct Answered {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// The client did not take all of it.
+    /// The client did not receive all of the answer.
     ClientGone,
-    /// The upstream did not send all of it.
+    /// The upstream did not send all of the answer.
     BrokeOff,
     Whole,
 }
 
 impl Access {
-    /// `None` where nothing is logged.
+    /// `None` if the access log is off.
     pub(super) fn new(config: &Config, secret: Secret) -> Option<Arc<Access>> {
         let log = StderrWriter::get().filter(|_| config.access_log != Lines::Off)?;
         Some(Arc::new(Access {
@@ -117,7 +119,8 @@ impl Access {
         }))
     }
 
-    /// A request has come. `is_read` unless the parts only stand for bytes that were no request.
+    /// Begins the line of a request. `is_read` is false if the parts stand for bytes that were not
+    /// a request.
     pub(super) fn begin(
         self: &Arc<Access>,
         parts: &mut Parts,
@@ -149,14 +152,14 @@ impl Access {
             name.strip_prefix("digest:")
                 .map(|digits| digits.chars().take(DIGEST_DIGITS).collect())
         };
-        // Whoever is known by a digest keeps the one that `hapax keys` shows.
+        // A principal that is a digest already keeps the digits that `hapax keys` shows.
         let digested = || digest(&Principal::digest(&self.secret, "", name.as_bytes()).to_string());
         digest(name).or_else(digested).unwrap_or_default()
     }
 }
 
 impl Line {
-    /// The route that the request goes by, and whether it may be guarded.
+    /// Sets the route of the request, and whether the request may be guarded.
     pub(super) fn on(&mut self, route: &Arc<Named>, may_be_guarded: bool) {
         self.route = Some(route.clone());
         self.may_be_guarded = may_be_guarded;
@@ -166,7 +169,7 @@ impl Line {
         self.principal = principal;
     }
 
-    /// What there is to say of a rejection besides its type.
+    /// The details of a rejection, besides its type.
     fn cause(&self, rejection: &Rejection) -> Option<String> {
         match rejection {
             Rejection::PrincipalMissing {
@@ -186,10 +189,10 @@ impl Line {
         }
     }
 
-    /// The request is answered: the line follows when the answer has been handed over.
+    /// Records the answer: the line is written when the answer has been handed over.
     pub(super) fn answered(mut self, response: Response<Body>) -> Response<Body> {
         let action = Action::from_response(&response);
-        // A replay says in its extensions which request its answer was made for.
+        // A replay's extensions say which request its answer was made for.
         let original = response
             .extensions()
             .get::<OriginalRequestId>()
@@ -204,7 +207,7 @@ impl Line {
             action,
             cause,
         });
-        // Nothing more can happen to it.
+        // The body is complete, so nothing can go wrong any more.
         if response.body().is_in_memory() || response.body().is_end_stream() {
             self.end = End::Whole;
             return response;
@@ -218,8 +221,8 @@ impl Line {
         })
     }
 
-    /// Whether there is nothing to say of it: passed on without a guard, and answered by the
-    /// upstream with less than 500.
+    /// Whether the request needs no line in the log: it was forwarded without a guard, and the
+    /// upstream answered with a status below 500.
     fn is_clean_pass(&self) -> bool {
         match &self.answered {
             None => !self.may_be_guarded,
@@ -329,10 +332,10 @@ impl Action {
     }
 }
 
-/// The body of an answer on its way.
+/// The body of an answer that is being sent.
 struct Logged {
     body: Body,
-    /// Bytes to come, where that is known: the library reads no further once it has them.
+    /// Bytes still to come, if known: the library stops reading once it has them.
     left: Option<u64>,
     line: Line,
 }

@@ -1,5 +1,5 @@
-//! A client's request body on its way in: it may not dawdle, and what it says is hashed in passing
-//! where somebody wants to know.
+//! A client's request body as it is received: it must keep a minimal pace, and is hashed on
+//! request.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::DefaultHasher;
@@ -20,17 +20,17 @@ use super::wire::BodyEnd;
 
 /// A request body.
 ///
-/// It has ended only if the end of the stream was seen and the declared length was met; a part of a
-/// request must never pass for the whole of it. hyper takes a reset of an HTTP/2 stream with
-/// `NO_ERROR` for the end of the body, and a chunked body of a connection that it gave up.
+/// It has ended only if the end of the stream was seen and the declared length was met; a partial
+/// request must never be taken for the whole. hyper reports a reset of an HTTP/2 stream with
+/// `NO_ERROR` as the end of the body, and likewise ends a chunked body whose connection it dropped.
 pub(crate) struct Inbound {
     incoming: Incoming,
-    /// Over HTTP/1, whether the last byte of the message was seen.
+    /// For HTTP/1: knows whether the last byte of the message was seen.
     end: Option<BodyEnd>,
     /// Bytes still to come, if the head declared a length.
     left: Option<u64>,
-    /// What completes the declared length, until the end of the stream was seen: a service that
-    /// reads by the length would go ahead.
+    /// Frames that complete the declared length, held back until the end of the stream is seen: a
+    /// service that goes by the length would start to work.
     held: VecDeque<Frame<Bytes>>,
     sensitive: Arc<Sensitive>,
     pace: Option<Pace>,
@@ -51,7 +51,8 @@ impl Inbound {
         }
     }
 
-    /// Keeps a client to a pace where its connection does not: streams of HTTP/2 share one.
+    /// Enforces a minimal pace for HTTP/2, whose streams share one connection. For HTTP/1, the
+    /// connection enforces it.
     pub(crate) fn paced(mut self, window: Duration, rate_min: u64) -> Self {
         self.pace = Some(Pace {
             window,
@@ -62,20 +63,21 @@ impl Inbound {
         self
     }
 
-    /// Leaves a hash of the whole body, begun with `hasher`, in `into`.
+    /// Stores a hash of the whole body, begun with `hasher`, in `into`.
     pub(crate) fn hashed(mut self, hasher: DefaultHasher, into: Arc<AtomicU64>) -> Self {
         self.hash = Some((hasher, into));
         self
     }
 
-    /// Takes note of what passes, and takes trailers out that no client may send.
+    /// Accounts for a frame, and removes trailers that clients may not send.
     fn pass(&mut self, frame: &mut Frame<Bytes>) {
         if let Some(trailers) = frame.trailers_mut() {
             self.sensitive.strip_trailers(trailers);
         }
         let Some(data) = frame.data_ref() else { return };
         let bytes = data.len() as u64;
-        // More than was declared is as little a whole body as less: it never comes to zero again.
+        // Wraps if more bytes come than declared, so that such a body does not count as whole
+        // either.
         self.left = self.left.map(|left| left.wrapping_sub(bytes));
         self.pace.iter_mut().for_each(|pace| pace.bytes += bytes);
         self.hash.iter_mut().for_each(|(hasher, into)| {
@@ -93,7 +95,7 @@ impl Inbound {
     }
 }
 
-/// The client did not send its request body whole.
+/// The client did not send its whole request body.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyUnreadable {
     #[error("the request body ended before it was whole")]
@@ -105,14 +107,14 @@ pub(crate) enum BodyUnreadable {
 }
 
 impl BodyUnreadable {
-    /// Whether this is why something else failed.
+    /// Whether this is the cause of another error.
     pub(crate) fn caused(error: &(dyn std::error::Error + 'static)) -> bool {
         std::iter::successors(Some(error), |error| error.source())
             .any(|error| error.is::<BodyUnreadable>())
     }
 }
 
-/// So many bytes in each window of waiting.
+/// Requires `bytes_min` bytes in each window of waiting.
 struct Pace {
     window: Duration,
     bytes_min: u64,
@@ -121,7 +123,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Whether too little came while it was waited for.
+    /// Ready when too few bytes came in a window.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let window = self.window;
         let until = self
@@ -171,7 +173,7 @@ impl Body for Inbound {
             if this.held.is_empty() && (this.left != Some(0) || this.is_whole()) {
                 return Poll::Ready(Some(Ok(frame)));
             }
-            // Frames without bytes can be as many as a client likes.
+            // Empty frames are dropped, because a client may send any number of them.
             if !frame.data_ref().is_some_and(Bytes::is_empty) {
                 this.held.push_back(frame);
             }

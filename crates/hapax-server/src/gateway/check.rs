@@ -1,8 +1,8 @@
-//! What is wrong with a configuration beyond its text: the files it names, read by those who will
-//! use them.
+//! Finds mistakes of a configuration beyond its text, by loading the files it names with the code
+//! that uses them.
 //!
-//! One place for `hapax config check` and for a start, so that the one does not say ok to what the
-//! other refuses.
+//! `hapax config check` and the start share this, so that the check does not accept what the start
+//! refuses.
 
 use hapax::core::Secret;
 
@@ -12,8 +12,8 @@ use super::upstream::{Dialer, Proxy, Tunnels};
 use crate::config::{Config, PrincipalSource, PrincipalSources, Upstream};
 use crate::telemetry::Metrics;
 
-/// Everything that a start would refuse, each with its setting and its file. Nothing is listened
-/// on, no store is opened, nobody is asked.
+/// Everything that a start would refuse, each with its setting and its file. It opens no listener
+/// and no store, and asks no other service.
 pub async fn mistakes(config: &Config) -> Vec<String> {
     let admin = config
         .admin_mistake()
@@ -40,7 +40,7 @@ async fn principals(config: &Config) -> Option<String> {
         && let Some(url) = &jwt.keys_url
         && lists.iter().flatten().any(is_jwt)
     {
-        // Whether keys can be had there is not for now: a URL that does not answer may yet.
+        // The URL is not fetched now: one that does not answer may do so later.
         let service = Upstream {
             ca_file: jwt.ca_file.clone(),
             ..Upstream::new(url.expose().clone())
@@ -56,7 +56,7 @@ async fn principals(config: &Config) -> Option<String> {
         .into_iter()
         .filter_map(|list| PrincipalSources::new(list).ok())
         .collect();
-    // No request is ever looked at with it, so that the secret is of no matter.
+    // No request is checked with it, so the secret does not matter.
     let secret = Secret::from_bytes([0; 32]);
     Directory::start(
         &lists.iter().collect::<Vec<_>>(),

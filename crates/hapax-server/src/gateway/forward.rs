@@ -1,7 +1,7 @@
-//! What passes from one side to the other: fields that concern one connection stay behind, fields
-//! that only we may set are set.
+//! Which fields are forwarded: hop-by-hop fields are removed, and fields that only the gateway may
+//! set are set.
 //!
-//! Framing is never passed on: the length of a body is told anew by whoever sends it.
+//! Framing is never forwarded: each sender states the length of a body itself.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use http::{Method, Response, Version};
 use crate::config::{Config, Network};
 
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// Kept with an answer, never sent to anybody: the trace in which the answer was made.
+/// Stored with an answer, but never sent: the trace in which the answer was made.
 const TRACE: HeaderName = HeaderName::from_static("hapax-trace");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -27,21 +27,21 @@ const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port")
 const X_FORWARDED_SERVER: HeaderName = HeaderName::from_static("x-forwarded-server");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 
-/// More gateways in a row than anybody has.
+/// Limit on the gateways in a row; more than any real deployment has.
 const HOPS_MAX: usize = 8;
 
-/// What is known of a client's connection, told to the upstream with each of its requests.
+/// What is known about a client's connection; sent to the upstream with each of its requests.
 pub(crate) struct Client {
     address: IpAddr,
     address_value: HeaderValue,
     is_tls: bool,
-    /// It is a proxy whose word is taken.
+    /// Whether it is a trusted proxy.
     is_trusted: bool,
 }
 
 impl Client {
     pub(crate) fn new(address: IpAddr, is_tls: bool, trusted: &[Network]) -> Client {
-        // One and the same address, however the listener's family spells it.
+        // Normalizes an IPv4 address that the listener reports as IPv6.
         let address = address.to_canonical();
         let address_value =
             HeaderValue::try_from(address.to_string()).expect("an address is a header value");
@@ -53,7 +53,7 @@ impl Client {
         }
     }
 
-    /// Whether it is a proxy whose word is taken.
+    /// Whether it is a trusted proxy.
     pub(crate) fn is_trusted(&self) -> bool {
         self.is_trusted
     }
@@ -65,7 +65,7 @@ impl Client {
         let lines = headers.get_all(X_FORWARDED_FOR).iter().rev();
         let mut told = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
         while trusted.iter().any(|proxies| proxies.contains(client)) {
-            // Beyond an address that cannot be read nothing is believed.
+            // Addresses before one that cannot be parsed are not trusted.
             let Some(before) = told.next().and_then(address) else {
                 break;
             };
@@ -75,7 +75,7 @@ impl Client {
     }
 }
 
-/// An address as proxies write it: with a port or without, IPv6 in brackets or without.
+/// Parses an address as proxies write it: with or without a port, IPv6 with or without brackets.
 fn address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?.trim();
     let with_port = || {
@@ -89,13 +89,14 @@ fn address(text: &[u8]) -> Option<IpAddr> {
         .ok()
 }
 
-/// The fields by which somebody is known or told apart, besides those that every gateway has.
+/// The fields that identify callers or operations, in addition to those protected in every
+/// configuration.
 pub(crate) struct Sensitive {
-    /// No client may imitate these, nor say them after its body.
+    /// Clients may not imitate these with other spellings, nor send them as trailers.
     names: Vec<Arc<str>>,
-    /// No client may say these unless it is a proxy whose word is taken.
+    /// Only trusted proxies may send these.
     of_proxies: Vec<HeaderName>,
-    /// No client may say these.
+    /// No client may send these: the gateway sets them.
     ours: Vec<HeaderName>,
 }
 
@@ -105,7 +106,8 @@ impl Sensitive {
             .iter()
             .map(|name| fields::plain(name).into())
             .collect();
-        // Of all routes: the service behind may believe on one what it believes on another.
+        // From all routes: the service may use a field on every route, not only on the one that
+        // reads it here.
         let has_proxies = !config.trusted_proxies.is_empty();
         let of_proxies = config
             .principals()
@@ -125,22 +127,22 @@ impl Sensitive {
         }
     }
 
-    /// Whether a lenient server could take this name for a sensitive one.
+    /// Whether a lenient server could read this name as a sensitive one.
     fn is_imitation(&self, name: &str) -> bool {
         !fields::is_plain(name) && self.is_sensitive(&fields::plain(name))
     }
 
-    /// Whether a name, as `fields::plain` spells it, is a sensitive one.
+    /// Whether a name, as `fields::plain` spells it, is sensitive.
     fn is_sensitive(&self, name: &str) -> bool {
         fields::is_protected(name)
             || fields::is_hop_by_hop(name)
             || self.names.iter().any(|sensitive| **sensitive == *name)
     }
 
-    /// Takes off what a client of this kind may not say.
+    /// Removes the fields that this client may not send.
     fn strip(&self, headers: &mut HeaderMap, client: &Client) {
-        // What goes between Hapax and the upstream, no client says: a probe that anybody could send
-        // would bar anybody's attempt.
+        // Clients may not send the fields that Hapax and the upstream exchange: a client that could
+        // send a probe could bar any attempt.
         remove_all(headers, |name| {
             name.starts_with("hapax-") || self.is_imitation(name)
         });
@@ -154,14 +156,14 @@ impl Sensitive {
         }
     }
 
-    /// Takes out of what follows a body whatever matters: everybody has judged the head by then.
+    /// Removes sensitive fields from trailers: the head has been checked by then.
     pub(crate) fn strip_trailers(&self, trailers: &mut HeaderMap) {
         remove_all(trailers, |name| self.is_sensitive(&fields::plain(name)));
     }
 }
 
-/// Fields that a client must not be able to take off its request, nor to imitate, besides those
-/// that every gateway has.
+/// Fields that a client must not be able to remove from its request or to imitate, in addition to
+/// those protected in every configuration.
 pub(crate) fn sensitive_fields(config: &Config) -> Vec<String> {
     let mut fields: Vec<String> = config
         .all_routes()
@@ -188,9 +190,9 @@ fn remove_all(headers: &mut HeaderMap, is_out: impl Fn(&str) -> bool) {
     }
 }
 
-/// Whether a request has been through so many of us that it must be going in circles: an upstream
-/// that is the gateway itself, or two that point at each other. Each turn would hold a connection
-/// more, until there are none.
+/// Whether a request has passed so many Hapax gateways that it must be in a loop: the upstream is
+/// the gateway itself, or two gateways point at each other. Each turn would use one more
+/// connection, until none is left.
 pub(crate) fn is_going_in_circles(headers: &HeaderMap) -> bool {
     let lines = headers
         .get_all(VIA)
@@ -202,7 +204,7 @@ pub(crate) fn is_going_in_circles(headers: &HeaderMap) -> bool {
     hops.count() >= HOPS_MAX
 }
 
-/// Makes a client's request one that may be passed on.
+/// Prepares a client's request for forwarding.
 pub(crate) fn request(parts: &mut Parts, client: &Client, sensitive: &Sensitive) {
     let upgrade = websocket(parts);
     let wants_trailers = parts
@@ -231,7 +233,7 @@ pub(crate) fn request(parts: &mut Parts, client: &Client, sensitive: &Sensitive)
     parts.headers.append(VIA, HeaderValue::from_static(via));
 }
 
-/// Makes the upstream's response one that may be passed on, and notes in which trace it was made.
+/// Prepares the upstream's response for forwarding, and records the trace in which it was made.
 pub(crate) fn response<B>(response: &mut Response<B>, traceparent: Option<HeaderValue>) {
     let is_upgrade = response.status() == http::StatusCode::SWITCHING_PROTOCOLS;
     let upgrade = response
@@ -239,7 +241,7 @@ pub(crate) fn response<B>(response: &mut Response<B>, traceparent: Option<Header
         .get(UPGRADE)
         .cloned()
         .filter(|_| is_upgrade);
-    // What the upstream speaks is between it and us.
+    // The upstream's version concerns only its connection with the gateway.
     *response.version_mut() = Version::HTTP_11;
     let headers = response.headers_mut();
     remove_doubtful_length(headers);
@@ -254,7 +256,8 @@ pub(crate) fn response<B>(response: &mut Response<B>, traceparent: Option<Header
     }
 }
 
-/// A length beside a transfer coding, or more than one, is not what the body was read by.
+/// Removes a length that did not frame the body: one next to a transfer coding, one of several, or
+/// a malformed one.
 fn remove_doubtful_length(headers: &mut HeaderMap) {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let is_plain = |length: &HeaderValue| length.as_bytes().iter().all(u8::is_ascii_digit);
@@ -265,8 +268,8 @@ fn remove_doubtful_length(headers: &mut HeaderMap) {
     }
 }
 
-/// The one upgrade that is passed on. `h2c` above all is not: what it becomes could not be seen any
-/// more.
+/// The only upgrade that is forwarded. In particular `h2c` is not: the gateway could not see the
+/// requests that follow it.
 fn websocket(parts: &Parts) -> Option<HeaderValue> {
     let mut wishes = parts.headers.get_all(UPGRADE).iter();
     let (wish, more) = (wishes.next()?, wishes.next());
@@ -277,7 +280,7 @@ fn websocket(parts: &Parts) -> Option<HeaderValue> {
     (is_websocket && is_meant).then(|| wish.clone())
 }
 
-/// RFC 9110 section 7.8: without this the wish was some other hop's.
+/// RFC 9110 section 7.8: without `Connection: upgrade`, the upgrade was meant for another hop.
 fn names_upgrade(headers: &HeaderMap) -> bool {
     let lines = headers
         .get_all(CONNECTION)
@@ -307,8 +310,8 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// HTTP/2 clients may send a cookie in crumbs, which HTTP/1.1 does not know (RFC 9113 section
-/// 8.2.3).
+/// HTTP/2 clients may split a cookie into several field lines, which HTTP/1.1 does not permit (RFC
+/// 9113 section 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let crumbs: Vec<&[u8]> = headers
         .get_all(COOKIE)
@@ -322,7 +325,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// HTTP/2 says in the request line what HTTP/1.1 says in `Host`.
+/// Sets `Host` from the target: HTTP/2 sends the authority there.
 fn tell_host(parts: &mut Parts) {
     let Some(authority) = parts.uri.authority() else {
         return;
@@ -358,7 +361,7 @@ fn tell_client(headers: &mut HeaderMap, client: &Client) {
     }
     headers.append(X_FORWARDED_FOR, client.address_value.clone());
     headers.append(FORWARDED, forwarded(client.address, proto, host.as_ref()));
-    // The first proxy is the one that knows.
+    // Existing values are kept, because the first proxy knows what the client sent.
     headers
         .entry(X_FORWARDED_PROTO)
         .or_insert(HeaderValue::from_static(proto));
@@ -367,7 +370,7 @@ fn tell_client(headers: &mut HeaderMap, client: &Client) {
     }
 }
 
-/// `for`, `proto` and `host` of RFC 7239.
+/// The value of `Forwarded` with `for`, `proto` and `host` (RFC 7239).
 fn forwarded(address: IpAddr, proto: &str, host: Option<&HeaderValue>) -> HeaderValue {
     let by = match address {
         IpAddr::V4(address) => format!("for={address};proto={proto}"),

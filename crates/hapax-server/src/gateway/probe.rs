@@ -1,8 +1,8 @@
-//! Asks the upstream what became of a lost attempt: one request, sent once, bounded in time and in
+//! Asks the upstream what became of a lost attempt: one request, sent once, limited in time and
 //! size.
 //!
-//! Whatever is not clearly one of the two answers that change something is no answer: the key stays
-//! unknown, and the next repeat asks again. See `docs/modes.md` for what is said over the wire.
+//! Only the two answers that change something count. After any other answer, the key stays unknown
+//! and the next repeat asks again. `docs/modes.md` describes the protocol.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use tower_service::Service;
 use super::BoxError;
 use super::upstream::{OwnRequest, Proxy};
 
-/// The longest that the upstream may take to say what it knows, from connecting to the last byte.
+/// The longest that a probe may take, from connecting to the last byte.
 const PATIENCE_MAX: Duration = Duration::from_secs(10);
 
 const FENCE: HeaderName = HeaderName::from_static("hapax-fence");
@@ -29,7 +29,7 @@ const OPERATION: HeaderName = HeaderName::from_static("hapax-operation");
 const PROBE: HeaderName = HeaderName::from_static("hapax-probe");
 const STATUS: HeaderName = HeaderName::from_static("hapax-status");
 
-/// Asks at one path of the upstream, for the operations of one route.
+/// Probes at one path of the upstream, for the operations of one route.
 pub(super) struct Asking {
     proxy: Proxy,
     path: PathAndQuery,
@@ -45,8 +45,8 @@ impl Asking {
         }
     }
 
-    /// Less than the lease of the attempt that asks: whoever takes over must not meet a question
-    /// that is still on its way.
+    /// Less than the lease of the attempt that asks: after a takeover, no earlier probe may still
+    /// be running.
     fn patience(&self) -> Duration {
         PATIENCE_MAX.min(self.policy.lease * 3 / 4)
     }
@@ -96,8 +96,8 @@ fn question(operation: &Operation, path: &PathAndQuery) -> Result<Request<Body>,
     Ok(request)
 }
 
-/// What it says, if it says one thing and means it: an error page says nothing, whatever stands in
-/// its fields.
+/// The result that the upstream gives, if it gives exactly one in a successful response. An error
+/// page counts as no result, whatever its fields say.
 fn status_word<B>(response: &Response<B>) -> Option<&str> {
     response
         .status()
@@ -106,14 +106,15 @@ fn status_word<B>(response: &Response<B>) -> Option<&str> {
         .flatten()
 }
 
-/// A field that is there once.
+/// The value of a field that occurs exactly once.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut lines = headers.get_all(name).iter();
     let (line, more) = (lines.next()?, lines.next());
     line.to_str().ok().filter(|_| more.is_none())
 }
 
-/// The answer that it had, whole. One that could not have ended an attempt cannot end this one.
+/// The complete answer of the lost attempt. It is refused if an attempt on this route could not
+/// have ended with it.
 async fn done<B>(response: Response<B>, policy: &Policy) -> Result<Probed, BoxError>
 where
     B: http_body::Body<Data = Bytes>,
@@ -153,8 +154,8 @@ where
     }))
 }
 
-/// The end-to-end fields. Which of them are kept is judged as with every answer; those of the
-/// question are not of the answer.
+/// The end-to-end fields of the answer, without those of the probe itself. Which of them are kept
+/// is decided as for every answer.
 fn fields(headers: &HeaderMap) -> Vec<(String, Bytes)> {
     let is_of_answer = |name: &HeaderName| !is_never_kept(name) && *name != CONTENT_LENGTH;
     let kept = headers.iter().filter(|(name, _)| is_of_answer(name));

@@ -1,4 +1,4 @@
-//! Whether the spill directory is a good place for request bodies.
+//! Checks the spill directory for request bodies.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use hapax::BodyBudget;
 
 use crate::config::{Config, StoreUrl};
 
-/// Refuses a configured directory that cannot be written to. Of one that is not configured it only
-/// warns, because small bodies need no file; likewise of one on the disk of the store, where
-/// buffered bodies could take most of what is free.
+/// Refuses a configured directory that cannot be written to. For a directory that is not configured
+/// it only warns, because small bodies need no file. It also warns about a directory on the disk of
+/// the store, where buffered bodies could take most of the free space.
 pub(super) fn check(config: &Config, budget: &BodyBudget) -> Result<(), String> {
     let directory = config
         .spill_directory
@@ -43,7 +43,7 @@ pub(super) fn check(config: &Config, budget: &BodyBudget) -> Result<(), String> 
     Ok(())
 }
 
-/// What is free on the disk of a directory; nothing, if the system does not tell.
+/// The free bytes on the disk of a directory; zero if the system does not report them.
 fn free_bytes(directory: &Path) -> u64 {
     rustix::fs::statvfs(directory).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize))
 }
@@ -70,7 +70,7 @@ mod tests {
             is_on_same_disk(directory.path(), &store),
             "the store need not be there yet"
         );
-        // On Linux /proc is a file system of its own.
+        // On Linux, /proc is a separate file system.
         assert!(!is_on_same_disk(Path::new("/proc"), &store));
         assert!(!is_on_same_disk(Path::new("/does/not/exist"), &store));
     }

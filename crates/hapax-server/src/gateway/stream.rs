@@ -1,4 +1,4 @@
-//! A connection, with TLS on it or without.
+//! A connection, with or without TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
-/// A socket, with TLS on it or without.
+/// A socket, with or without TLS.
 pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),

@@ -1,5 +1,5 @@
 //! `/.well-known/idempotency`: what each route promises, for clients that check whether their
-//! retries fit.
+//! retries comply.
 
 use bytes::Bytes;
 use hapax::{KeySource, Policy};
@@ -12,7 +12,7 @@ pub(crate) const PATH: &str = "/.well-known/idempotency";
 #[derive(Serialize)]
 struct Document<'a> {
     principal: String,
-    /// The first that matches counts.
+    /// In order: the first that matches applies.
     routes: Vec<Published<'a>>,
 }
 
@@ -20,7 +20,7 @@ struct Document<'a> {
 struct Published<'a> {
     methods: Vec<&'a str>,
     path: String,
-    /// Who is asking here, where it is not told as everywhere.
+    /// How callers are identified on this route, if it differs from the global setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     principal: Option<String>,
     key: &'static str,
@@ -28,7 +28,7 @@ struct Published<'a> {
     /// Where the key is, if not in that field.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_from: Option<&'static str>,
-    /// Nothing is promised yet: the route only watches.
+    /// The route only counts, and promises nothing yet.
     #[serde(skip_serializing_if = "is_false")]
     shadow: bool,
     mode: &'static str,
@@ -95,7 +95,7 @@ fn published<'a>(config: &Config, route: &'a Route) -> Published<'a> {
     }
 }
 
-/// Only the kind: which place of a body it is, is for those who wrote the service.
+/// Only the kind: clients need not know the exact place in the body.
 fn key_from(source: &KeySource) -> Option<&'static str> {
     match source {
         KeySource::Field => None,

@@ -1,4 +1,5 @@
-//! Numbers that others keep, asked for when somebody asks us: of a store, and of buffered bodies.
+//! Metrics that other components keep, read when metrics are scraped: of a store, and of buffered
+//! bodies.
 
 use std::fmt;
 
@@ -10,13 +11,13 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
-/// Asks for `T`, which is `None` once it is gone, and lists the numbers in it.
+/// Reads a `T`, which is `None` once its owner is gone, and lists the numbers in it.
 pub(super) struct Collected<T> {
     pub(super) ask: Box<dyn Fn() -> Option<T> + Send + Sync>,
     pub(super) numbers: fn(&T) -> Vec<Number>,
 }
 
-/// A number with its name and what it means.
+/// A number, with its name and meaning.
 pub(super) struct Number {
     name: &'static str,
     help: &'static str,
@@ -52,14 +53,14 @@ impl<T: 'static> Collector for Collected<T> {
 
 impl Number {
     fn encode(&self, encoder: &mut DescriptorEncoder, metric: &impl EncodeMetric) -> fmt::Result {
-        // The registry adds this full stop for metrics of its own.
+        // The registry appends this full stop to the help of its own metrics.
         let help = format!("{}.", self.help);
         let unit = self.unit.as_ref();
         metric.encode(encoder.encode_descriptor(self.name, &help, unit, metric.metric_type())?)
     }
 }
 
-/// What the embedded store says of itself.
+/// The numbers of the embedded store.
 pub(super) fn of_sqlite(stats: &sqlite::Stats) -> Vec<Number> {
     vec![
         counter(
@@ -121,7 +122,7 @@ pub(super) fn of_sqlite(stats: &sqlite::Stats) -> Vec<Number> {
     ]
 }
 
-/// What this node knows of its database.
+/// What this node knows about its database.
 pub(super) fn of_postgres(stats: &postgres::Stats) -> Vec<Number> {
     vec![
         counter(
@@ -205,7 +206,7 @@ pub(super) fn of_postgres(stats: &postgres::Stats) -> Vec<Number> {
     ]
 }
 
-/// How much of request bodies is buffered.
+/// How many bytes of request bodies are buffered.
 pub(super) fn of_bodies(stats: &BodyUsage) -> Vec<Number> {
     vec![
         bytes(

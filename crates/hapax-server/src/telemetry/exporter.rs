@@ -1,10 +1,10 @@
-//! How traces leave: one HTTP/1.1 connection for each batch, from the SDK's own thread. A collector
-//! that is gone costs a line in the log now and then.
+//! Sends traces: one HTTP/1.1 connection for each batch, on behalf of the SDK's thread. An
+//! unreachable collector causes only a log line now and then.
 //!
-//! Spans, batches and OTLP are the SDK's; only this HTTP client is ours, some 150 lines. The one
-//! that `opentelemetry-otlp` offers (reqwest, with rustls) would add 31 crates to the program,
-//! among them `url` with its Unicode tables, and another way to find certificate authorities. What
-//! says that spans are lost, and which `OTEL_*` variable is wrong, would be ours all the same.
+//! The SDK provides spans, batches and OTLP; only this HTTP client, some 150 lines, is our own. The
+//! client of `opentelemetry-otlp` (reqwest, with rustls) would add 31 crates to the program, among
+//! them `url` with its Unicode tables, and a second way to find certificate authorities. Reporting
+//! lost spans and wrong `OTEL_*` variables would still need our own code.
 
 use std::fmt;
 use std::pin::Pin;
@@ -29,23 +29,23 @@ use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
-/// More of a collector's answer than anybody reads.
+/// Limit on a collector's answer; far more than is ever used.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// How long nothing more is said about a collector that fails.
+/// The minimal interval between log lines about a failing collector.
 const SILENCE: Duration = Duration::from_secs(60);
 
 type Answer = Result<Response<Bytes>, HttpError>;
 
 /// Sends batches to a collector.
 pub(super) struct Client {
-    /// The SDK waits on a thread of its own; the work is done here.
+    /// The SDK blocks its own thread; the work is done on this runtime.
     runtime: Handle,
     tls: Option<TlsConnector>,
     timeout: Duration,
     trouble: Trouble,
 }
 
-/// Why the latest batch did not arrive. The SDK says only that it did not.
+/// Why the latest batch did not arrive. The SDK reports only that it did not.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trouble(Arc<Mutex<Option<String>>>);
 
@@ -60,7 +60,7 @@ impl Trouble {
 }
 
 impl Client {
-    /// Reads the system's authorities, if the collector is to be spoken with over TLS.
+    /// Loads the system's certificate authorities if the collector is reached over TLS.
     pub(super) fn new(
         runtime: Handle,
         endpoint: &Uri,
@@ -180,7 +180,7 @@ async fn speak(
     Ok(Response::from_parts(parts, body))
 }
 
-/// The system's authorities, or those that `SSL_CERT_FILE` names.
+/// The system's certificate authorities, or those in `SSL_CERT_FILE`.
 fn authorities() -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     let (usable, _) =
@@ -203,7 +203,7 @@ fn connector(roots: RootCertStore) -> Result<TlsConnector, String> {
     )))
 }
 
-/// An exporter that says when spans were lost, but not each time.
+/// An exporter that logs lost spans, at most once per interval.
 #[derive(Debug)]
 pub(super) struct Noted<E> {
     exporter: E,
@@ -246,7 +246,7 @@ impl<E> Noted<E> {
 }
 
 impl Said {
-    /// How many to speak of, if it is time to speak again.
+    /// The number of lost spans to log, if it is time to log again.
     fn due(&mut self, lost: usize, now: Instant) -> Option<usize> {
         self.lost_since += lost;
         if self.at.is_some_and(|at| now.duration_since(at) < SILENCE) {
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(said.due(5, after(61)), None);
     }
 
-    /// A collector that speaks TLS, as long as its one connection; says what it was asked.
+    /// A TLS collector for one connection; its task returns the request that it received.
     async fn tls_collector() -> (u16, RootCertStore, tokio::task::JoinHandle<String>) {
         let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let key = rustls::pki_types::PrivatePkcs8KeyDer::from(issued.signing_key.serialize_der());
@@ -336,7 +336,8 @@ mod tests {
         (port, roots, asked)
     }
 
-    /// Sends a batch to this port with these authorities: what came back, and what was noted.
+    /// Sends a batch to this port with these authorities. Returns the answer, and the recorded
+    /// trouble.
     async fn send(port: u16, roots: RootCertStore) -> (Answer, Option<String>) {
         let tls = Some(connector(roots).unwrap());
         let client = Client {

@@ -1,9 +1,9 @@
-//! Logs: on standard error, as text for a person or as JSON for a machine.
+//! Logs on standard error, as text for people or as JSON for machines.
 //!
-//! Of what a caller sent, only the request id, the method and the path without its query are
-//! logged; records and operations are named by their ids. Libraries beneath us are not as careful
-//! when they tell details, so below `info` only our own crates are heard, whatever `HAPAX_LOG`
-//! says.
+//! From a request, only its id, its method and its path without the query are logged; records and
+//! operations appear by their ids. Only the error of a panic during guarded work, which is a bug, has
+//! the key. Libraries are less careful with details, so below `info` only Hapax's own crates are
+//! logged, whatever `HAPAX_LOG` says.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -26,21 +26,22 @@ use super::StderrWriter;
 use super::stderr::LogLines;
 use crate::escape;
 
-/// How long the end of the program waits for lines that nobody takes.
+/// How long the end of the program waits for the reader of the log to take the last lines.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// What is logged, where nothing else is said: `info`, or directives as in `info,hapax=debug`.
+/// The variable with the filter: `info`, which is the default, or directives as in
+/// `info,hapax=debug`.
 pub const FILTER: &str = "HAPAX_LOG";
 
-/// How a log line looks.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// Text on a terminal, else JSON.
+    /// Text on a terminal, otherwise JSON.
     #[default]
     Auto,
-    /// For a person.
+    /// For people.
     Text,
-    /// For a machine: one object on a line.
+    /// For machines: one object per line.
     Json,
 }
 
@@ -57,8 +58,8 @@ impl FromStr for Format {
     }
 }
 
-/// Begins to log on standard error, in the format that it returns: text or JSON. Says which
-/// variable is wrong if it cannot.
+/// Starts logging on standard error, in the format that it returns: text or JSON. An error says
+/// which variable is wrong.
 pub fn init(format: Format) -> Result<Format, String> {
     let filter = match std::env::var(FILTER) {
         Ok(directives) if !directives.trim().is_empty() => directives,
@@ -80,8 +81,8 @@ pub fn init(format: Format) -> Result<Format, String> {
     Ok(format)
 }
 
-/// Whether the filter lets the lines of the access log through, which are of level `info`. One that
-/// is about spans says nothing of them.
+/// Whether the filter passes the lines of the access log, which have the level `info`. A filter on
+/// spans is assumed to pass them.
 fn has_access_log(filter: &str) -> bool {
     filter
         .parse::<Targets>()
@@ -89,7 +90,7 @@ fn has_access_log(filter: &str) -> bool {
         || filter.contains('[')
 }
 
-/// Writes out what is left, before the program ends.
+/// Writes out the remaining lines, before the program ends.
 pub fn finish() {
     StderrWriter::finish(LAST_LINES);
 }
@@ -125,20 +126,20 @@ where
             .event_format(Json)
             .with_writer(Harmless(to))
             .boxed(),
-        // Spells out by itself whatever is not plain.
+        // This format escapes special characters itself.
         Format::Auto | Format::Text => lines.with_writer(to).boxed(),
     };
     Ok(tracing_subscriber::registry().with(lines.with_filter(filter.and(filter_fn(may_be_heard)))))
 }
 
-/// Whether a directive is a level, or says of what. A word alone would be taken for the name of a
-/// crate, and a misspelled level silence everything else.
+/// Whether a directive is a level, or has a target and a level. A single word would be taken for
+/// the name of a crate, so a misspelled level would silence everything else.
 fn is_said_whole(directive: &str) -> bool {
     directive.is_empty() || directive.contains('=') || LevelFilter::from_str(directive).is_ok()
 }
 
-/// One object on a line: the fields of the event, then those of the spans around it, innermost
-/// first. A field that stands in several places is written once.
+/// One object per line: the fields of the event, then those of the enclosing spans, innermost
+/// first. A field that occurs several times is written once.
 struct Json;
 
 #[derive(Default)]
@@ -198,7 +199,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, JsonFields> for Json
                     .for_each(|(name, value)| fields.add(&name, value));
             }
         }
-        // Of the level and the target there is one, whatever a field is called.
+        // `level` and `target` come from the metadata; fields with these names are left out.
         let metadata = event.metadata();
         to.write_str("{\"timestamp\":\"")?;
         SystemTime.format_time(&mut to)?;
@@ -214,8 +215,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, JsonFields> for Json
     }
 }
 
-/// Who changed something by hand, and why, is in whatever characters they chose, and JSON leaves
-/// most of them as they are.
+/// Escapes characters that JSON permits but a terminal may interpret: names and reasons in the log
+/// contain whatever a user chose.
 struct Harmless<W>(W);
 
 impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Harmless<W> {
@@ -227,7 +228,7 @@ impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Harmless<W> {
 }
 
 impl<W: io::Write> io::Write for Harmless<W> {
-    /// A line at a time, which is how lines come.
+    /// Each write is one line.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let line = text.strip_suffix('\n').unwrap_or(&text);
@@ -242,7 +243,8 @@ impl<W: io::Write> io::Write for Harmless<W> {
     }
 }
 
-/// Details of other crates may show what a caller sent: a header, a path.
+/// Whether an event may be logged: details of other crates may show what a caller sent, such as a
+/// header or a path.
 fn may_be_heard(metadata: &Metadata<'_>) -> bool {
     let ours = || {
         metadata
@@ -376,8 +378,7 @@ mod tests {
             .err()
             .unwrap();
         assert!(error.contains("HAPAX_LOG=hapax=loud"), "{error}");
-        // A level that is misspelled would be the name of a crate, and nothing at all would be
-        // heard.
+        // A misspelled level would be taken for the name of a crate, and nothing would be logged.
         for (filter, word) in [
             ("debgu", "debgu"),
             ("info,hapax", "hapax"),

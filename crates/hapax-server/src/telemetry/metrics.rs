@@ -1,5 +1,5 @@
-//! Metrics: what is counted, and under which labels. A label is a route's name or a word of ours,
-//! never something a caller chose.
+//! Metrics: what is counted, and under which labels. A label is a route's name or one of a fixed
+//! set, never something a caller chose.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -22,10 +22,10 @@ use super::routes::{Requests, RouteMetrics};
 use super::timed::Clocks;
 use super::unknowns::COUNTED_MAX;
 
-/// One label of ours.
+/// A label from a fixed set.
 pub(super) type Label = [(&'static str, &'static str); 1];
 
-/// Everything that is counted. Cheap to clone; the clones count together.
+/// All metrics. Cheap to clone; clones share their counters.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
@@ -51,7 +51,7 @@ struct Inner {
     registry: Mutex<Registry>,
 }
 
-/// What is known of the records that have no end yet. Counted by [`Unknowns`](super::Unknowns).
+/// Gauges about unfinished records, kept by [`Unknowns`](super::Unknowns).
 #[derive(Clone)]
 pub(super) struct Open {
     pub(super) unknown: Gauge,
@@ -61,13 +61,13 @@ pub(super) struct Open {
 
 pub(super) type Seconds = Gauge<f64, AtomicU64>;
 
-/// Why we close a connection before it is done.
+/// Why the gateway closes a connection early.
 const REFUSED: [&str; 3] = ["too_many", "silent", "handshake"];
 
-/// Fields that stand beside what a principal is taken from.
+/// The kinds of fields that may identify a caller and that no principal source reads.
 const IDENTITY_FIELDS: [&str; 4] = ["authorization", "cookie", "query", "other"];
 
-/// Who listens.
+/// A listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listener {
     /// For clients.
@@ -76,7 +76,7 @@ pub enum Listener {
     Admin,
 }
 
-/// A connection that counts as open for as long as this is kept.
+/// Counts a connection as open until dropped.
 #[must_use = "the connection counts as closed when this is dropped"]
 pub struct Connected(Gauge);
 
@@ -87,7 +87,7 @@ impl Drop for Connected {
 }
 
 impl Metrics {
-    /// Everything at zero.
+    /// All metrics, at zero.
     pub fn new() -> Metrics {
         let mut registry = Registry::with_prefix("hapax");
         let to = &mut registry;
@@ -193,18 +193,18 @@ impl Metrics {
         }))
     }
 
-    /// What to count on the route of this name. The same name counts together, before and after a
+    /// The metrics of the route with this name. The same name counts together, before and after a
     /// reload.
     pub fn route(&self, name: &Arc<str>) -> RouteMetrics {
         self.0.requests.route(name)
     }
 
-    /// What to count of reloads.
+    /// The metrics of reloads.
     pub(crate) fn reloads(&self) -> &Reloads {
         &self.0.reloads
     }
 
-    /// Counts what the library tells, and passes it on.
+    /// An observer that counts the library's events and passes them on.
     pub fn observer(&self, also: Arc<dyn Observer>) -> impl Observer + use<> {
         Counting {
             events: self.0.events.clone(),
@@ -212,7 +212,7 @@ impl Metrics {
         }
     }
 
-    /// Somebody has connected.
+    /// Counts a new connection.
     pub fn connected(&self, listener: Listener) -> Connected {
         let open = match listener {
             Listener::Gateway => &self.0.gateway_connections,
@@ -222,7 +222,7 @@ impl Metrics {
         Connected(open.clone())
     }
 
-    /// A connection was closed by us before it was done. The reason is a word of a short list.
+    /// Counts a connection that the gateway closed early. The reason is one of a fixed set.
     pub fn connection_refused(&self, reason: &'static str) {
         self.0
             .connections_refused
@@ -230,7 +230,7 @@ impl Metrics {
             .inc();
     }
 
-    /// The admin listener refused somebody. The reason is a word of a short list.
+    /// Counts a request that the admin listener refused. The reason is one of a fixed set.
     pub fn admin_refused(&self, reason: &'static str) {
         self.0
             .admin_refused
@@ -238,28 +238,28 @@ impl Metrics {
             .inc();
     }
 
-    /// A connection to the upstream was made.
+    /// Counts a connection made to the upstream.
     pub fn upstream_connected(&self) {
         self.0.upstream_connects.inc();
     }
 
-    /// A connection to the upstream could not be made.
+    /// Counts a failure to connect to the upstream.
     pub fn upstream_connect_failed(&self) {
         self.0.upstream_connect_failures.inc();
     }
 
-    /// The upstream sent bytes that nobody had asked for.
+    /// Counts surplus bytes from the upstream, outside of any answer.
     pub fn upstream_surplus(&self) {
         self.0.upstream_surplus.inc();
     }
 
-    /// The same request was seen under another principal: see
+    /// Counts a request that was seen again under another principal: see
     /// [`PrincipalChanges`](super::PrincipalChanges).
     pub fn suspected_principal(&self) {
         self.0.suspected_principals.inc();
     }
 
-    /// A guarded request's caller is not known. The reason is a word of a short list.
+    /// Counts a guarded request whose caller is not identified. The reason is one of a fixed set.
     pub fn credentials_refused(&self, reason: &'static str) {
         self.0
             .credentials_refused
@@ -267,8 +267,8 @@ impl Metrics {
             .inc();
     }
 
-    /// A field that may identify somebody stands beside what the principal is taken from. The field
-    /// is a word of a short list.
+    /// Counts a field that may identify the caller and that no principal source reads. The field is
+    /// one of a fixed set.
     pub fn identity_field_ignored(&self, field: &'static str) {
         self.0
             .identity_fields_ignored
@@ -276,7 +276,8 @@ impl Metrics {
             .inc();
     }
 
-    /// A guarded request's caller cannot be checked now. The reason is a word of a short list.
+    /// Counts a guarded request whose caller cannot be checked now. The reason is one of a fixed
+    /// set.
     pub fn principal_unavailable(&self, reason: &'static str) {
         self.0
             .principal_unavailable
@@ -284,7 +285,7 @@ impl Metrics {
             .inc();
     }
 
-    /// The keys of tokens were asked for.
+    /// Counts a reading of the keys of tokens.
     pub fn jwt_keys_read(&self, is_good: bool) {
         let result = if is_good { "ok" } else { "failed" };
         self.0
@@ -293,18 +294,19 @@ impl Metrics {
             .inc();
     }
 
-    /// This node has begun to shut down.
+    /// Records that this node has begun to shut down.
     pub fn draining(&self) {
         self.0.draining.set(1);
     }
 
-    /// Asks the embedded store for its numbers whenever somebody asks for these. Hold the store
-    /// weakly, or it stays open for as long as there are metrics.
+    /// Reads the numbers of the embedded store on every scrape. `ask` must hold the store weakly,
+    /// or the store stays open for as long as there are metrics.
     pub fn watch_store(&self, ask: impl Fn() -> Option<Stats> + Send + Sync + 'static) {
         self.collect(ask, collected::of_sqlite);
     }
 
-    /// The same of a database: what this node knows of it. Nobody is asked over the network.
+    /// Like [`Metrics::watch_store`], for a database: what this node knows about it, without a
+    /// query.
     pub fn watch_postgres(
         &self,
         ask: impl Fn() -> Option<postgres::Stats> + Send + Sync + 'static,
@@ -312,7 +314,7 @@ impl Metrics {
         self.collect(ask, collected::of_postgres);
     }
 
-    /// Asks how much of request bodies is buffered whenever somebody asks for these.
+    /// Reads how many bytes of request bodies are buffered on every scrape.
     pub fn watch_bodies(&self, ask: impl Fn() -> BodyUsage + Send + Sync + 'static) {
         self.collect(move || Some(ask()), collected::of_bodies);
     }
@@ -327,7 +329,7 @@ impl Metrics {
         self.registry().register_collector(collected);
     }
 
-    /// Everything, in the text format of OpenMetrics 1.0.
+    /// All metrics, in the text format of OpenMetrics 1.0.
     pub fn encode(&self) -> String {
         let mut encoded = String::new();
         text::encode(&mut encoded, &self.registry()).expect("a string takes what is written to it");
@@ -353,14 +355,14 @@ impl Default for Metrics {
     }
 }
 
-/// Seconds that go up and down, at zero and in the registry.
+/// A gauge in seconds, registered and at zero.
 pub(super) fn gauge_seconds(registry: &mut Registry, name: &str, help: &str) -> Seconds {
     let metric = Seconds::default();
     registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
     metric
 }
 
-/// A metric at zero, and in the registry.
+/// A metric, registered and at zero.
 pub(super) fn registered<M>(registry: &mut Registry, name: &str, help: &str) -> M
 where
     M: prometheus_client::registry::Metric + Clone + Default,

@@ -1,9 +1,9 @@
-//! What the gateway tells: logs, metrics, traces.
+//! Logs, metrics and traces of the gateway.
 //!
-//! None of them has a key, a principal or a body. [`logs`] go to standard error through the
-//! [`StderrWriter`], [`Metrics`] are asked for, [`Traces`] are sent to the collector that the
+//! None of them contains a key, a principal or a body. [`logs`] go to standard error through the
+//! [`StderrWriter`], [`Metrics`] are scraped, and [`Traces`] are sent to the collector that the
 //! environment names. [`Timed`] measures a store, [`PrincipalChanges`] notices one request under
-//! two principals, [`Unknowns`] counts what waits to be settled and what takes long.
+//! two principals, and [`Unknowns`] counts unknown outcomes and finds the oldest running attempt.
 
 mod collected;
 mod events;

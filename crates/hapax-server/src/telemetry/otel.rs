@@ -1,5 +1,5 @@
-//! What the `OTEL_*` variables say about traces. Those that are not read here the SDK reads itself:
-//! resource attributes, headers, sizes of batch and queue.
+//! The `OTEL_*` variables for traces. The SDK itself reads those that are not read here: resource
+//! attributes, headers, sizes of batch and queue.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use opentelemetry_sdk::trace::Sampler;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where traces go, and which.
+/// Where traces are sent, and which of them.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) endpoint: Uri,
     pub(super) timeout: Duration,
     pub(super) sampler: Sampler,
-    /// Our own name, where the environment gives none.
+    /// The default name of the service, if the environment gives none.
     pub(super) service_name: Option<&'static str>,
 }
 
 impl Settings {
-    /// Reads the variables. `None` if they ask for no traces; an error names the variable and what
-    /// it may be.
+    /// Reads the variables. `None` if they request no traces; an error names the variable and its
+    /// valid values.
     pub(super) fn read(var: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, String> {
-        // An empty variable is one that is not set, says the specification.
+        // By the specification, an empty variable counts as not set.
         let var = |name: &str| {
             var(name)
                 .map(|value| value.trim().to_owned())
@@ -52,7 +52,7 @@ impl Settings {
     }
 }
 
-/// The one for traces as it is, or the common one with the path for traces behind it.
+/// The endpoint for traces as given, or the common endpoint with the path for traces appended.
 fn endpoint(var: &impl Fn(&str) -> Option<String>) -> Result<Option<Uri>, String> {
     let (name, given, url) = match (
         var("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),

@@ -1,26 +1,26 @@
-//! How a request ended, in one word.
+//! How a request ended, as a label.
 
 use hapax::Rejection;
 
-/// How a request ended, in the word that metrics and traces have for it.
+/// How a request ended, as metrics and traces label it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The upstream's answer, to the caller whose request was dispatched.
+    /// The upstream's answer, sent to the caller whose request was dispatched.
     First,
     /// A stored answer, sent again.
     Replayed,
-    /// Passed through without a guard.
+    /// Forwarded without a guard.
     Unguarded,
-    /// Passed through without a guard, and the upstream gave no answer.
+    /// Forwarded without a guard, and the upstream gave no answer.
     UpstreamFailed,
-    /// Not a request that can be read: refused on the wire.
+    /// The bytes were not a valid request, and were refused on the wire.
     Refused,
     /// Answered by Hapax itself, with the problem of this slug.
     Rejected(&'static str),
 }
 
 impl Outcome {
-    /// The word.
+    /// The label.
     pub fn label(self) -> &'static str {
         match self {
             Outcome::First => "first",

@@ -1,4 +1,4 @@
-//! Noticing one request under two principals.
+//! Detects one request under two principals.
 
 use std::hash::{BuildHasher, DefaultHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,14 +8,14 @@ use quick_cache::sync::Cache;
 /// How many requests are remembered: enough for minutes of retries, in about three megabytes.
 const REQUESTS_MAX: usize = 64 << 10;
 
-/// Remembers under which principal a request was last seen, so that the same one under another is
-/// noticed.
+/// Remembers under which principal a request was last seen, to notice the same request under
+/// another one.
 ///
-/// That happens when a credential changes between two tries of one client: each then has an effect
-/// of its own, and nobody would know. It may also be two clients that chose the same key; so it is
-/// counted, and nothing is refused.
+/// That happens when a client's credential changes between two tries: each then has its own effect,
+/// unnoticed. It may also be two clients that chose the same key. So it is counted, and nothing is
+/// refused.
 ///
-/// What is kept are digests under a seed that this process alone has.
+/// It stores digests only, under a seed that this process alone has.
 pub struct PrincipalChanges {
     seen: Cache<u64, u64>,
     seed: RandomState,
@@ -33,7 +33,7 @@ impl Default for PrincipalChanges {
 }
 
 impl PrincipalChanges {
-    /// Tells the log, once, what a suspicion means.
+    /// Logs once what such a change means.
     pub fn say_once(&self) {
         if !self.is_said.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -43,7 +43,7 @@ impl PrincipalChanges {
         }
     }
 
-    /// Digests under this process's seed, part by part.
+    /// A hasher with this process's seed.
     pub fn hasher(&self) -> DefaultHasher {
         self.seed.build_hasher()
     }
@@ -54,8 +54,8 @@ impl PrincipalChanges {
         self.seed.hash_one(what)
     }
 
-    /// Remembers a request and its principal; true if the same request was last seen under another
-    /// one.
+    /// Remembers a request and its principal. Returns true if the same request was last seen under
+    /// another principal.
     pub fn seen(&self, request: u64, principal: u64) -> bool {
         match self.seen.get(&request) {
             Some(before) if before == principal => false,

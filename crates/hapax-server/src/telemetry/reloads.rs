@@ -1,4 +1,4 @@
-//! How reloads of the configuration ended.
+//! Metrics of configuration reloads.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,7 +20,7 @@ pub(crate) struct Reloads {
 }
 
 impl Reloads {
-    /// A start is a first reload that went well.
+    /// The start counts as a first successful reload.
     pub(super) fn new(to: &mut Registry) -> Reloads {
         let reloads: Family<Label, Counter> = registered(
             to,

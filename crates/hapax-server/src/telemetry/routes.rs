@@ -13,7 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 use super::Outcome;
 use super::metrics::registered;
 
-/// From a replay out of memory to an upstream that takes its time.
+/// Buckets from a replay out of memory to a slow upstream.
 const SECONDS: [f64; 16] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     10.0, 60.0,
@@ -23,15 +23,15 @@ pub(super) fn seconds() -> Histogram {
     Histogram::new(SECONDS)
 }
 
-/// What there is to count by route. A route of an earlier configuration stays where it is: its
-/// numbers happened.
+/// Metrics by route. A route of an earlier configuration keeps its counts.
 pub(super) struct Requests {
     counts: Counts,
     durations: Durations,
     shadowed: Shadowed,
 }
 
-/// The counters of one route, found once: most requests end in one of these, and hash nothing.
+/// The metrics of one route, looked up once: most requests end in one of these, without hashing a
+/// label.
 pub struct RouteMetrics {
     name: Arc<str>,
     counts: Counts,
@@ -41,7 +41,7 @@ pub struct RouteMetrics {
     unguarded: Ends,
     upstream_failed: Ends,
     refused: Ends,
-    /// Rejections are counted by their slug, which has to be looked up.
+    /// Rejections are counted by their slug, which is looked up each time.
     rejected: Histogram,
 }
 
@@ -56,14 +56,15 @@ struct OutcomeLabels {
     outcome: &'static str,
 }
 
-/// What was done for a request. A replay and an attempt have nothing in common but their route.
+/// Labels for durations. Replays and attempts are kept apart, because their durations differ too
+/// much.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ClassLabels {
     route: Arc<str>,
     class: &'static str,
 }
 
-/// What would have become of a request, on a route that only watches.
+/// What would have become of a request on a shadow route.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WouldLabels {
     route: Arc<str>,
@@ -92,7 +93,7 @@ impl Requests {
         }
     }
 
-    /// The counters of a route: those it had before, if there was one of this name.
+    /// The metrics of a route: the existing ones, if there was a route with this name.
     pub(super) fn route(&self, name: &Arc<str>) -> RouteMetrics {
         let class = |class| {
             self.durations.get_or_create_owned(&ClassLabels {
@@ -125,7 +126,7 @@ impl Requests {
 }
 
 impl RouteMetrics {
-    /// A request has ended, after so long.
+    /// Counts a request that has ended, and its duration.
     pub fn request(&self, outcome: Outcome, took: Duration) {
         let ends = match outcome {
             Outcome::First => &self.first,
@@ -148,7 +149,8 @@ impl RouteMetrics {
         ends.seconds.observe(took.as_secs_f64());
     }
 
-    /// A request was let through that would have been run, replayed, or rejected with this problem.
+    /// Counts a request on a shadow route that would have been run, replayed, or rejected with this
+    /// problem.
     pub fn shadowed(&self, would: &Would) {
         let labels = WouldLabels {
             route: self.name.clone(),

@@ -1,9 +1,9 @@
-//! Standard error, and the access log: one line for each request, beside the lines of the log.
+//! Standard error and the access log: one line for each request, among the other log lines.
 //!
-//! A request never waits for whoever reads the log. Its lines, of both kinds, go into a buffer in
-//! memory, and a thread of its own writes the buffer out: nobody else writes to standard error
-//! while the gateway serves. While the reader takes nothing, up to [`BUFFER_BYTES_MAX`] wait, and
-//! as much again for lines of the log alone; further lines are lost, and the log says how many.
+//! A request never waits for the reader of the log. Lines of both kinds go into a buffer in memory,
+//! and a separate thread writes the buffer out; nothing else writes to standard error while the
+//! gateway serves. While the reader takes nothing, up to [`BUFFER_BYTES_MAX`] wait, and as much
+//! again for log lines alone. Further lines are lost, and the log says how many.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -17,25 +17,26 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use crate::escape;
 
-/// What may wait to be written: some four thousand lines.
+/// Limit on the bytes that wait to be written: some four thousand lines.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
-/// How often what has gathered is written out: one write for many lines.
+/// How often the buffer is written out: one write for many lines.
 const GATHERING: Duration = Duration::from_millis(5);
-/// After so many times without a line the thread sleeps until there is one. Before that nobody
-/// wakes it: on a busy machine whoever is woken takes the processor from the request that woke it.
+/// After this many rounds without a line, the thread sleeps until there is one. Before that it
+/// polls, because waking it on a busy machine takes the processor from the request that adds the
+/// line.
 const IDLE_ROUNDS_MAX: u32 = 200;
 /// The longest path that is shown whole.
 const PATH_CHARS_MAX: usize = 200;
 
-/// By what a filter names these lines.
+/// The target under which a filter names these lines.
 pub(super) const TARGET: &str = "hapax::access";
 
 static LOG: OnceLock<StderrWriter> = OnceLock::new();
 
-/// Where lines go, and how they look.
+/// Writes lines to standard error in one format.
 pub struct StderrWriter {
     is_json: bool,
-    /// Whether lines of requests are wanted, and not only those of the log.
+    /// Whether lines of requests are written too, and not only log lines.
     has_requests: bool,
     waiting: Mutex<Waiting>,
     changed: Condvar,
@@ -46,42 +47,42 @@ struct Waiting {
     lines: Vec<u8>,
     lost: u64,
     is_writing: bool,
-    /// The thread sleeps, and has to be woken.
+    /// Whether the thread sleeps and has to be woken.
     is_asleep: bool,
 }
 
-/// What is told of one request.
+/// The access log line of one request.
 pub struct Entry<'a> {
-    /// By what every other line about the request calls it.
+    /// The id that all lines about the request have.
     pub request_id: &'a str,
-    /// The method; `None` of a request that could not be read.
+    /// The method; `None` if the request could not be read.
     pub method: Option<&'a str>,
-    /// The path without its query, likewise.
+    /// The path without its query; `None` if the request could not be read.
     pub path: Option<&'a str>,
-    /// The status that was answered; `None` if the client went away before.
+    /// The status of the answer; `None` if the client disconnected before.
     pub status: Option<u16>,
     /// What Hapax did.
     pub action: &'a str,
     /// The pattern of the route, and its name as in the metrics.
     pub route: Option<(&'a str, &'a str)>,
-    /// Who asked, as a short digest.
+    /// A short digest of the principal.
     pub principal: Option<&'a str>,
-    /// What the upstream answered.
+    /// The status of the upstream's answer.
     pub upstream_status: Option<u16>,
     /// How long the upstream took.
     pub upstream_took: Option<Duration>,
-    /// How long it took in all.
+    /// The total duration.
     pub took: Duration,
-    /// Of a replay: the request that the answer was made for.
+    /// For a replay: the id of the request that the answer was made for.
     pub original: Option<&'a str>,
-    /// Why it was rejected, where the type does not say it all.
+    /// Why it was rejected, if the type does not say enough.
     pub cause: Option<&'a str>,
     /// What cut the answer off.
     pub error: Option<&'static str>,
 }
 
 impl StderrWriter {
-    /// Begins to write lines to standard error. Once in a process.
+    /// Starts writing lines to standard error. Called once per process.
     pub(super) fn start(is_json: bool, has_requests: bool) -> io::Result<()> {
         let log = StderrWriter {
             is_json,
@@ -99,19 +100,19 @@ impl StderrWriter {
         Ok(())
     }
 
-    /// Where lines of requests go; `None` where they are not wanted.
+    /// The writer for lines of requests; `None` if they are off.
     pub fn get() -> Option<&'static StderrWriter> {
         LOG.get().filter(|log| log.has_requests)
     }
 
-    /// Waits until every line is written, but not for longer than this.
+    /// Waits until every line is written, for at most `patience`.
     pub(super) fn finish(patience: Duration) {
         if let Some(log) = LOG.get() {
             log.flush(patience);
         }
     }
 
-    /// Adds a line.
+    /// Adds the line of a request.
     pub fn add(&self, entry: &Entry<'_>) {
         let mut line = String::with_capacity(512);
         let write = if self.is_json {
@@ -163,7 +164,7 @@ impl StderrWriter {
             let lost = std::mem::take(&mut waiting.lost);
             waiting.is_writing = true;
             drop(waiting);
-            // Nobody reading it any more is no reason to stop serving.
+            // A closed standard error is no reason to stop serving.
             let _ = io::stderr().lock().write_all(&lines);
             if lost > 0 {
                 tracing::warn!(
@@ -178,7 +179,7 @@ impl StderrWriter {
     }
 }
 
-/// Standard error for lines of the log: each goes into the buffer.
+/// Writes log lines into the buffer for standard error.
 #[derive(Clone, Copy)]
 pub(super) struct LogLines;
 
@@ -190,7 +191,7 @@ impl MakeWriter<'_> for LogLines {
     }
 }
 
-/// One write is one line: that is how the subscriber writes.
+/// Each write is one line: that is how the subscriber writes.
 impl io::Write for LogLines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match LOG.get() {
@@ -206,7 +207,7 @@ impl io::Write for LogLines {
 }
 
 impl Entry<'_> {
-    /// In the names that OpenTelemetry has for HTTP; what it has no name for begins with `hapax`.
+    /// Uses OpenTelemetry's names for HTTP; other fields begin with `hapax`.
     fn json(&self, line: &mut String) {
         line.push_str("{\"timestamp\":\"");
         let _ = SystemTime.format_time(&mut Writer::new(line));
@@ -243,7 +244,7 @@ impl Entry<'_> {
         );
     }
 
-    /// For a person: what is short in columns, then what may be long.
+    /// For people: short values in columns, then those that may be long.
     fn text(&self, line: &mut String) {
         let _ = SystemTime.format_time(&mut Writer::new(line));
         let number =
@@ -285,7 +286,7 @@ impl Entry<'_> {
     }
 }
 
-/// With a tenth: a replay takes less than one.
+/// Milliseconds with one decimal: a replay takes less than one.
 struct Millis(Duration);
 
 impl fmt::Display for Millis {
@@ -294,7 +295,7 @@ impl fmt::Display for Millis {
     }
 }
 
-/// A string of JSON. Almost all are plain, and copied as they are.
+/// Appends a JSON string. Almost all values are plain ASCII, and are copied unchanged.
 fn push_quoted(line: &mut String, value: &str) {
     if value
         .bytes()
@@ -308,7 +309,7 @@ fn push_quoted(line: &mut String, value: &str) {
     }
 }
 
-/// A path of bearable length.
+/// The path, cut off if it is too long.
 fn short(path: &str) -> std::borrow::Cow<'_, str> {
     match path.char_indices().nth(PATH_CHARS_MAX) {
         None => path.into(),

@@ -1,4 +1,4 @@
-//! Traces: a span for each request, sent to whoever `OTEL_*` names.
+//! Traces: a span for each request, sent to the collector that `OTEL_*` names.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ use super::otel::Settings;
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// Makes spans and sends them. Cheap to clone; the clones send together.
+/// Makes spans and sends them. Cheap to clone; clones share one queue.
 ///
-/// Spans wait in a bounded queue and leave in batches; one that finds the queue full is dropped. No
+/// Spans wait in a bounded queue and leave in batches; if the queue is full, a span is dropped. No
 /// request ever waits for a collector.
 #[derive(Clone)]
 pub struct Traces(Arc<Inner>);
@@ -38,13 +38,13 @@ struct Inner {
     tracer: SdkTracer,
 }
 
-/// The span of one request, as long as it takes. Dropped before its [`end`](Span::end), it is sent
-/// without a status: the client is gone.
+/// The span of one request. If it is dropped before its [`end`](Span::end), it is sent without a
+/// status: the client has disconnected.
 pub struct Span(opentelemetry_sdk::trace::Span);
 
 impl Traces {
-    /// What the environment asks for: `None` if no collector is named. An error says which variable
-    /// is wrong. Call it inside a runtime.
+    /// Reads the environment: `None` if it names no collector. An error says which variable is
+    /// wrong. Must be called inside a runtime.
     pub fn from_env() -> Result<Option<Traces>, String> {
         let settings = Settings::read(|name| std::env::var(name).ok())?;
         settings.map(Traces::start).transpose()
@@ -85,8 +85,8 @@ impl Traces {
         Ok(Traces(Arc::new(Inner { provider, tracer })))
     }
 
-    /// Begins the span of a request on the route of this name: a child of the client's, if the
-    /// request says whose.
+    /// Begins the span of a request on the route of this name. It is a child of the client's span,
+    /// if the request names one.
     pub fn begin(&self, parts: &Parts, route: &Arc<str>) -> Span {
         let parent = TraceContextPropagator::new()
             .extract_with_context(&Context::new(), &Carrier::new(&parts.headers));
@@ -102,11 +102,11 @@ impl Traces {
         Span(self.0.tracer.build_with_context(builder, &parent))
     }
 
-    /// Sends what is left, but not for longer than this. Spans that end later are not sent.
+    /// Sends the remaining spans, for at most `deadline`. Spans that end later are not sent.
     pub async fn shutdown(&self, deadline: Duration) {
         let (provider, (tell, told)) = (self.0.provider.clone(), oneshot::channel());
-        // The SDK waits by blocking. A thread of our own, because the runtime's would be waited for
-        // when the program ends.
+        // The SDK blocks while it waits. This uses a separate thread, because the program's end
+        // would wait for a blocking thread of the runtime.
         std::thread::spawn(move || {
             let ended = provider.shutdown_with_timeout(deadline);
             let _ = tell.send(ended);
@@ -117,7 +117,7 @@ impl Traces {
     }
 }
 
-/// Without it the SDK would shut down where its last handle is dropped, and block whoever that is.
+/// Without this, dropping the SDK's last handle would shut it down and block the dropping thread.
 impl Drop for Inner {
     fn drop(&mut self) {
         let provider = self.provider.clone();
@@ -126,8 +126,8 @@ impl Drop for Inner {
 }
 
 impl Span {
-    /// Writes whose child the next span is: this one's, sampled or not. What the client wrote there
-    /// is replaced.
+    /// Writes this span as the parent of the next one, sampled or not. It replaces what the client
+    /// sent.
     pub fn inject(&self, headers: &mut HeaderMap) {
         let context = self.0.span_context();
         headers.insert(TRACEPARENT, traceparent(context));
@@ -137,7 +137,7 @@ impl Span {
         };
     }
 
-    /// Ends the span. `original` is the `traceparent` of the attempt whose answer was replayed: the
+    /// Ends the span. `original` is the `traceparent` of the attempt whose answer was replayed; the
     /// span is linked to it.
     pub fn end(mut self, status: StatusCode, outcome: Outcome, original: Option<&str>) {
         self.0.set_attribute(KeyValue::new(
@@ -177,14 +177,15 @@ fn parse(traceparent: &str) -> Option<SpanContext> {
     span.is_valid().then_some(span)
 }
 
-/// What a request says of its trace.
+/// The trace fields of a request.
 struct Carrier<'a> {
     traceparent: Option<&'a str>,
     tracestate: Cow<'a, str>,
 }
 
 impl<'a> Carrier<'a> {
-    /// By the specification two `traceparent` are none, and several `tracestate` are one list.
+    /// By the specification, two `traceparent` count as none, and several `tracestate` are one
+    /// list.
     fn new(headers: &'a HeaderMap) -> Carrier<'a> {
         let lines = |name| {
             headers
@@ -218,8 +219,8 @@ impl Extractor for Carrier<'_> {
     }
 }
 
-/// A method that is not one of the known ones is whatever a caller likes: the conventions say to
-/// call it so.
+/// The method, if it is a standard one; callers can send anything, and the conventions name the
+/// rest `_OTHER`.
 fn method(method: &Method) -> &'static str {
     const KNOWN: [&str; 9] = [
         "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE",
@@ -256,7 +257,7 @@ mod tests {
     const CLIENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     const ORIGINAL: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-    /// A collector: whatever it is sent, and traces that are sent to it.
+    /// Starts a collector. Returns the bodies that it receives, and traces that are sent to it.
     async fn collector() -> (mpsc::UnboundedReceiver<Bytes>, Traces) {
         let (tell, told) = mpsc::unbounded_channel();
         let take = async move |body: Bytes| drop(tell.send(body));
@@ -363,7 +364,7 @@ mod tests {
         ] {
             assert_eq!(attribute(span, name), value.as_ref(), "{name}");
         }
-        // What goes upstream names this span as the parent, in the client's trace.
+        // The request to the upstream names this span as its parent, in the client's trace.
         assert_eq!(
             headers[TRACEPARENT],
             format!("00-{}-{}-01", &CLIENT[3..35], hex(&span.span_id))
@@ -418,7 +419,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_collector_that_is_gone_holds_up_nothing_but_the_last_moment() {
-        // A port that was free a moment ago, and where nobody listens.
+        // A port that was free a moment ago, with no listener.
         let address = TcpListener::bind("127.0.0.1:0")
             .await
             .unwrap()
@@ -432,7 +433,7 @@ mod tests {
             begin(&traces, &[]).end(StatusCode::OK, Outcome::First, None);
         }
         traces.shutdown(Duration::from_secs(10)).await;
-        // Afterwards nothing is sent, and nothing breaks.
+        // Afterwards nothing is sent, and nothing fails.
         begin(&traces, &[]).end(StatusCode::OK, Outcome::First, None);
     }
 }

@@ -1,5 +1,5 @@
-//! Strings made to hurt, wherever a caller or an operator can put one: they are shown as text, and
-//! nowhere act.
+//! Malicious strings in every place where a caller or an operator can put one: they are shown as
+//! text and interpreted nowhere.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::fixture::{ended, id, scope};
 use crate::harness::{self, Program, hapax, words};
 use crate::world::{send, text};
 
-/// What each is marked with, so that it can be looked for.
+/// Marks each string, so that it can be searched for.
 const MARK: &str = "zq";
 
 const STRINGS: [&str; 46] = [
@@ -70,7 +70,7 @@ const STRINGS: [&str; 46] = [
     "пαураl 🏴\u{200d}☠\u{fe0f} ＜script＞",
     "\"\\/\u{8}\u{c}\n\r\t",
     "=cmd|' /C calc'!A0,+1-1,@SUM(1)",
-    "overlong", // Stands for what is made of it below.
+    "overlong", // Replaced by a long string below.
 ];
 
 /// The strings, each with its mark.
@@ -82,8 +82,8 @@ fn strings() -> Vec<String> {
     STRINGS.iter().enumerate().map(string).collect()
 }
 
-/// What a terminal acts on, or what makes a line read as what it is not. Line ends and tabs are
-/// ours.
+/// The first character that a terminal acts on, or that disguises a line. Newlines and tabs are
+/// allowed: the program itself prints them.
 fn harm(text: &str) -> Option<char> {
     text.chars().find(|&c| {
         (c.is_control() && c != '\n' && c != '\t')
@@ -128,7 +128,7 @@ async fn strings_made_to_hurt_are_shown_as_text_everywhere() {
     );
 }
 
-/// For each string two unknowns and one that is done, which has it in its answer too.
+/// For each string two unknown records and a completed one, whose answer contains the string too.
 async fn fill(directory: &Path, strings: &[String]) {
     let store = Sqlite::open(directory.join("hapax.db")).await.unwrap();
     for (number, string) in strings.iter().enumerate() {
@@ -162,7 +162,7 @@ fn of(string: &str) -> Arc<Scope> {
     scope(Principal::named(string), "POST", &format!("/{string}"))
 }
 
-/// The string itself where it may be a key.
+/// The string itself if it is a valid key.
 fn key(number: usize, string: &str, run: usize) -> String {
     let key = format!("{string}{run}");
     if Key::new(key.as_str()).is_ok() {
@@ -172,7 +172,7 @@ fn key(number: usize, string: &str, run: usize) -> String {
     }
 }
 
-/// The program, which logs so.
+/// The program with this log format.
 struct Served(Program);
 
 impl Served {
@@ -210,7 +210,7 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// A listing and a look at each have every string as it was.
+    /// A listing and the page of each key return every string unchanged.
     async fn records_are_told_exactly(&self) -> usize {
         let page = as_data(&self.gateway.get("/v1/keys?limit=1000").await);
         let keys: BTreeMap<_, _> = page["keys"]
@@ -240,7 +240,7 @@ impl Table<'_> {
                 (&shown["answer"]["headers"][0], &shown["answer"]["body"]),
                 (&json!(["x-hurt", string]), &json!(string))
             );
-            // One that makes no request any more, even in a URL, is not asked for.
+            // A string that is too long for a URL is left out.
             if string.len() < 1_000 {
                 let by = self
                     .gateway
@@ -260,7 +260,7 @@ impl Table<'_> {
         self.strings.len() * (3 * 3 + 3 + 1) - 1
     }
 
-    /// Whoever settles may be called anything, and give any reason.
+    /// Settles with every string as the operator's name and as the reason.
     async fn changes_are_told_exactly(&self, run: usize) -> usize {
         let mut told = 0;
         for (number, string) in self.strings.iter().enumerate() {
@@ -302,7 +302,7 @@ impl Table<'_> {
         told
     }
 
-    /// What is wrong is said in the words it was said in.
+    /// Errors that quote the invalid text quote it unchanged.
     async fn problems_are_told_exactly(&self) -> usize {
         for string in self.strings.iter().filter(|string| string.len() < 1_000) {
             for (target, says_it) in [
@@ -329,8 +329,8 @@ impl Table<'_> {
         (self.strings.len() - 1) * 6
     }
 
-    /// As a client's key, raw and in quotes: a record or a problem, and in the problem nothing of
-    /// it acts.
+    /// Every string as a client's key, raw and quoted: the result is a record or a problem, and the
+    /// problem contains nothing harmful.
     async fn clients_get_problems(&self) -> usize {
         let mut sent = 0;
         for string in self
@@ -350,7 +350,7 @@ impl Table<'_> {
                     "x",
                 )
                 .await;
-                // Nobody listens behind the gateway.
+                // There is no service behind the gateway.
                 assert!(
                     matches!(got.refusal().0, 400 | 502),
                     "{}: {got:?}",
@@ -363,7 +363,7 @@ impl Table<'_> {
         sent
     }
 
-    /// What is printed holds no raw control, and each key is one line of eight cells.
+    /// The printed text has no raw control characters, and each key is one line of eight cells.
     fn commands_print_text(&self, directory: &Path) -> usize {
         let admin = format!("http://{}", self.gateway.0.admin);
         let run = |args: &[&str]| {
@@ -412,13 +412,13 @@ impl Table<'_> {
         }
         all.iter()
             .for_each(|page| assert_harmless("what is printed", page));
-        // In each of six listings, and on its own page.
+        // Once in each of six listings, and on its own page.
         self.strings.len() * (6 + 1)
     }
 }
 
-/// An answer that is JSON and says so, with every string spelled so that nothing in it can be taken
-/// for anything else.
+/// Parses an answer that must be declared as JSON, with every string escaped so that it cannot be
+/// taken for markup.
 fn as_data(got: &harness::Answer) -> Value {
     let content_type = got.field("content-type").unwrap();
     assert!(
@@ -442,7 +442,7 @@ fn printed(ran: &Output) -> String {
     text(&ran.stdout)
 }
 
-/// The same command, where its output is a terminal: a pseudo terminal that Python holds.
+/// The same command with its output on a pseudo-terminal that Python opens.
 fn on_a_terminal(directory: &Path, args: &[&str]) -> String {
     let spawn = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]))";
     let mut python = Command::new("python3");
@@ -454,13 +454,13 @@ fn on_a_terminal(directory: &Path, args: &[&str]) -> String {
         .stdin(Stdio::null());
     let ran = python.output().unwrap();
     assert!(ran.status.success(), "{}", text(&ran.stderr));
-    // A terminal is sent both for a line's end.
+    // A terminal receives CR LF for a line's end.
     text(&ran.stdout)
         .replace("\r\n", "\n")
         .replace("^D\u{8}\u{8}", "")
 }
 
-/// Every change is in the log, and nothing of it acts on whoever reads it.
+/// Every change is in the log, and the log contains nothing harmful.
 fn logs_are_text(format: &str, log: &str, strings: &[String]) -> usize {
     assert_harmless(format, log);
     for number in 0..strings.len() - 1 {
@@ -488,7 +488,7 @@ fn logs_are_text(format: &str, log: &str, strings: &[String]) -> usize {
     strings.len() - 1
 }
 
-/// As a URL has it.
+/// The text percent-encoded for a URL.
 fn percent(text: &str) -> String {
     text.bytes()
         .map(|byte| {

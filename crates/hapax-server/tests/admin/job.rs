@@ -1,11 +1,11 @@
-//! What the upstream's own job can settle, and what it cannot.
+//! What a job of the upstream can settle, and what it cannot.
 
 use serde_json::{Value, json};
 
 use crate::harness::Answer;
 use crate::world::{SETTLE_TOKEN, World, text};
 
-/// What is open, as the job is told.
+/// The open unknowns, as the job sees them.
 async fn unknowns(world: &World) -> Vec<Value> {
     let page = world.ask_as_job("GET", "/v1/unknown", "").await.json();
     page["unknown"].as_array().expect("a list").clone()
@@ -17,7 +17,7 @@ async fn settle(world: &World, found: &Value) -> Answer {
         .await
 }
 
-/// What became of the only unknown there is.
+/// The settlement of the only unknown with this outcome.
 async fn said(world: &World, outcome: Value) -> Value {
     let open = unknowns(world).await;
     assert_eq!(open.len(), 1, "{open:?}");
@@ -54,7 +54,7 @@ async fn the_job_is_told_what_its_upstream_knows_and_no_more() {
             "since"
         ]
     );
-    // What it is told is what the service was sent with the request.
+    // The job sees the values that the service received with the request.
     let seen = world.origin.ledger().all().pop().unwrap();
     let sent = |name: &str| {
         seen.head
@@ -92,7 +92,7 @@ async fn done_with_an_answer_is_replayed_and_the_effect_stays_one() {
     assert_eq!(world.origin.ledger().count("k"), 1);
     assert!(unknowns(&world).await.is_empty());
 
-    // Its answer was lost and it says so again; then somebody says something else.
+    // The job repeats a settlement whose answer was lost; then a different outcome is sent.
     let again = settle(&world, &found).await;
     assert_eq!(
         (again.status, again.json()["already"].clone()),
@@ -192,7 +192,7 @@ async fn only_a_fence_that_the_ended_attempt_may_have_had_is_answered_with_alrea
         );
     }
 
-    // One that ended by itself has the fence it had.
+    // A record that ended by itself keeps the fence of its attempt.
     world.retryable("other").await;
     let entry = world.found("key=other").await;
     let fence = entry["fence"].as_u64().unwrap();
@@ -281,7 +281,7 @@ async fn a_record_is_named_by_either_of_its_names() {
     world.end().await;
 }
 
-/// The job of `docs/admin.md`, as it stands there.
+/// The job of `docs/admin.md`, exactly as printed there.
 #[tokio::test]
 async fn the_job_of_the_page_settles_by_its_ledger() {
     let page = include_str!("../../../../docs/admin.md");

@@ -1,4 +1,4 @@
-//! Nobody takes the admin listener from the others.
+//! No client can block the admin listener for the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ async fn listener(limits: Limits) -> (std::net::SocketAddr, Metrics) {
     (address, metrics)
 }
 
-/// Waits until the other side ends the connection; how, is all the same.
+/// Waits until the other side closes the connection, cleanly or not.
 async fn ended(stream: &mut TcpStream) {
     let mut rest = Vec::new();
     let _ = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest))
@@ -56,7 +56,7 @@ async fn whoever_is_silent_or_slow_is_closed() {
         stream.write_all(beginning.as_bytes()).await.unwrap();
         ended(&mut stream).await;
     }
-    // One byte at a time keeps nobody there either.
+    // A client that sends one byte at a time is disconnected too.
     let (address, _) = listener(Limits {
         connection_longest: Duration::from_millis(100),
         ..Limits::default()

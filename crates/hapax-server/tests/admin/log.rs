@@ -1,4 +1,4 @@
-//! Everything that is done by hand is in the log, with who did it and why.
+//! Every change by hand is in the log, with its author and reason.
 
 use serde_json::{Value, json};
 
@@ -68,7 +68,7 @@ async fn every_change_by_hand_is_logged_whoever_makes_it() {
         (forgot.status, forgot.json()["state"].clone()),
         (200, json!("expired"))
     );
-    // What did not happen is not logged.
+    // A refused change is not logged.
     let refused = world
         .ask(
             "POST",

@@ -1,5 +1,5 @@
-//! The admin listener of a gateway that has seen real traffic: who may ask, what it answers to
-//! whom, and what a job of the upstream's own can settle there.
+//! The admin listener of a gateway that has handled real traffic: who may ask, what it answers to
+//! whom, and what a job of the upstream can settle there.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 

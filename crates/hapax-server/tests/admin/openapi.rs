@@ -1,4 +1,4 @@
-//! The document and the routes say the same.
+//! The OpenAPI document and the routes agree.
 
 use std::collections::BTreeSet;
 
@@ -137,7 +137,7 @@ async fn what_is_sent_wrong_is_a_documented_problem() {
     world.end().await;
 }
 
-/// A person reads a page, not a document.
+/// The human-readable page must list every path too.
 #[test]
 fn the_page_names_every_path() {
     let page = include_str!("../../../../docs/admin.md");

@@ -1,4 +1,4 @@
-//! What somebody decided about a key they were shown is not done to what has become of it
+//! A decision about a key that an operator was shown is not applied if the key has changed
 //! meanwhile.
 
 use std::process::Stdio;
@@ -10,7 +10,8 @@ use tokio::process::Command;
 use crate::harness::{Answer, words};
 use crate::world::{ADMIN_TOKEN, World};
 
-/// Runs a command on a terminal; says that it asks, waits for a line, and answers yes.
+/// Runs a command on a pseudo-terminal. Prints `asked` when the command asks, waits for a line, and
+/// answers yes.
 const TERMINAL: &str = r#"
 import os, pty, sys
 child, terminal = pty.fork()
@@ -41,7 +42,8 @@ impl World {
         .await
     }
 
-    /// Settled, retried and lost once more: another attempt of the same key.
+    /// Settles the key as not done, retries it and loses it once more: another attempt of the same
+    /// key.
     async fn lost_again(&self, entry: &Value, key: &str) {
         let settled = self
             .change(
@@ -55,7 +57,7 @@ impl World {
     }
 }
 
-/// What `hapax keys …` says, and how it ends, if something happens while it asks.
+/// The exit code and output of `hapax keys …` if `meanwhile` happens while it asks.
 async fn asked(
     world: &World,
     args: &[&str],

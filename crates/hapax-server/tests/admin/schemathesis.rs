@@ -1,6 +1,6 @@
-//! schemathesis, as it comes from PyPI, reads the document of a running gateway and sends what it
-//! says may be sent, and what it says may not, to every operation, on records in every state: no
-//! 5xx, no status, content type or body that the document does not have.
+//! schemathesis, installed from PyPI, reads the document of a running gateway. It sends allowed and
+//! forbidden requests to every operation, on records in every state: there must be no 5xx, and no
+//! status, content type or body that the document does not have.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::harness::install::{Installed, Language, install};
 use crate::harness::{Answer, words};
 use crate::world::{ADMIN_TOKEN, World, text};
 
-/// Of each operation and phase.
+/// For each operation and phase.
 const EXAMPLES: &str = "20";
 const LONGEST: Duration = Duration::from_secs(100);
 
-/// Not `positive_data_acceptance`: that an outcome `done` needs a status, and that a field of a
-/// header is one, is said in words.
+/// Without `positive_data_acceptance`: the document states some rules only in prose, namely that an
+/// outcome `done` needs a status and that header fields must be valid.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,response_schema_conformance,negative_data_rejection,unsupported_method,ignored_auth";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -24,7 +24,7 @@ async fn nothing_that_the_document_allows_or_forbids_gets_an_answer_it_does_not_
         "requirements.txt",
         include_str!("requirements.txt").to_owned(),
     );
-    // How requests are filled in: half of the ids are those of records there are.
+    // The hooks fill in the requests: half of the ids belong to existing records.
     let hooks = ("hooks.py", include_str!("hooks.py").to_owned());
     let Some(Installed { directory, .. }) =
         install("schemathesis", Language::Python, &[wanted], &[hooks])
@@ -82,7 +82,7 @@ async fn nothing_that_the_document_allows_or_forbids_gets_an_answer_it_does_not_
         .collect();
     println!("schemathesis: {}", summary.join("; "));
 
-    // It did change something, and nothing by mistake that was running.
+    // The run changed records, and did not change the running one.
     let log = world.ask("GET", "/v1/log?limit=1000", "").await.json();
     let changed = log["entries"].as_array().unwrap().len();
     println!("schemathesis changed {changed} records by hand");
@@ -109,7 +109,7 @@ async fn fill(world: &World) -> tokio::task::JoinHandle<Answer> {
     world.running("running").await
 }
 
-/// All there are, and each state among them.
+/// The ids of all records. Checks that each state is among them.
 async fn ids(world: &World) -> Vec<String> {
     let page = world.ask("GET", "/v1/keys?limit=1000", "").await.json();
     let keys = page["keys"].as_array().unwrap();

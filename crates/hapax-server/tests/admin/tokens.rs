@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Which token may call which path.
 
 use hapax_server::config::{Config, Secret};
 use hapax_server::gateway::Gateway;
@@ -116,7 +116,7 @@ async fn without_the_token_there_is_nothing_but_health() {
     world.end().await;
 }
 
-/// Whatever is added is closed to it, because what it opens is a list of two.
+/// Paths that are added later stay closed to it, because its paths are a list of two.
 #[tokio::test]
 async fn the_settle_token_opens_two_paths_and_no_other() {
     let world = World::guarded().await;

@@ -1,4 +1,4 @@
-//! `--watch`: what changes is told as it changes.
+//! `--watch`: changes are printed as they happen.
 
 use std::process::Stdio;
 use std::time::Duration;

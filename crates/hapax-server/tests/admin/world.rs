@@ -23,7 +23,7 @@ pub struct World {
     _directory: tempfile::TempDir,
 }
 
-/// One request on a connection of its own.
+/// Sends one request on its own connection.
 pub async fn send(
     to: SocketAddr,
     method: &str,
@@ -64,7 +64,7 @@ impl World {
         let mut short: Route = "/short/*".parse().unwrap();
         (short.policy.lease, short.policy.retention) =
             (Duration::from_millis(50), Duration::from_millis(50));
-        // What is settled is replayed only if it has the version that the route replays.
+        // A settled answer is replayed only if it has the version that the route replays.
         let mut charges: Route = "/v1/charges".parse().unwrap();
         charges.policy.answer_version = Some("2026-11".into());
         config.routes.extend([short, charges]);
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// With both tokens.
+    /// With an admin token and a settle token.
     pub async fn guarded() -> World {
         World::start(with_tokens).await
     }
@@ -100,7 +100,7 @@ impl World {
         .await
     }
 
-    /// The service answers the next request so.
+    /// Scripts the service's answer to the next request.
     pub fn answers(&self, status: u16, fields: &str, body: &str) {
         self.origin
             .script([Step::Read, Step::Write(answer(status, fields, body))]);
@@ -125,13 +125,13 @@ impl World {
         assert_eq!(self.post("/v1/charges", key).await.status, 503);
     }
 
-    /// The service reads the request and hangs up.
+    /// Loses an attempt: the service reads the request and closes the connection.
     pub async fn lost(&self, key: &str) {
         self.origin.script([Step::Read, Step::Close]);
         assert_eq!(self.post("/v1/charges", key).await.status, 502);
     }
 
-    /// The service takes its time, until the origin is told to go on.
+    /// Starts an attempt that the service answers only when the test lets it.
     pub async fn running(&self, key: &str) -> JoinHandle<Answer> {
         let seen = self.origin.ledger().all().len();
         self.origin
@@ -151,7 +151,7 @@ impl World {
         asking
     }
 
-    /// Done, and past its retention.
+    /// Completes a key and waits until its retention is over.
     pub async fn expired(&self, key: &str) {
         self.answers(201, "", "soon gone");
         assert_eq!(self.post("/short/lived", key).await.status, 201);
@@ -160,12 +160,12 @@ impl World {
         }
     }
 
-    /// As an operator, whose token is sent in any case where there is one.
+    /// Asks as an operator, always with the admin token.
     pub async fn ask(&self, method: &str, target: &str, body: &str) -> Answer {
         self.ask_as(ADMIN_TOKEN, method, target, body).await
     }
 
-    /// As the upstream's job.
+    /// Asks as the upstream's job.
     pub async fn ask_as_job(&self, method: &str, target: &str, body: &str) -> Answer {
         self.ask_as(SETTLE_TOKEN, method, target, body).await
     }
@@ -179,7 +179,7 @@ impl World {
         send(self.admin(), method, target, &fields, body).await
     }
 
-    /// The one key that this finds.
+    /// The only key that matches this query.
     pub async fn found(&self, query: &str) -> Value {
         let page = self
             .ask("GET", &format!("/v1/keys?{query}"), "")

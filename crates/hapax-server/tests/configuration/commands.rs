@@ -1,4 +1,4 @@
-//! `hapax config` as a person runs it.
+//! The `hapax config` commands as a user runs them.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ path = "/uploads/**"
 key = "off"
 "#;
 
-/// What `config check` says of that file.
+/// The warning of `config check` about that file.
 const UNGUARDED_SIBLING: &str = "hapax: warning: route `charges` requires a key, but `/v1/charges/{id}` goes by no route, and there a key is optional: write a route for it, or path = \"/v1/charges/**\"\n";
 
 fn with_file(text: &str) -> tempfile::TempDir {
@@ -190,7 +190,7 @@ fn print_says_where_each_value_comes_from() {
     );
 }
 
-/// What is printed says the same again, for files that say much and little.
+/// Printed configurations are read back as the same, for long and short files.
 #[test]
 fn what_is_printed_is_the_same_configuration() {
     let directory = with_file("");
@@ -210,7 +210,8 @@ fn what_is_printed_is_the_same_configuration() {
         let [first, second] = ["hapax.toml", "printed.toml"].map(|name| {
             let config = file::read_with(&directory.path().join(name), &Overrides::default());
             let mut config = config.unwrap_or_else(|error| panic!("{error}\n{stdout}"));
-            // Hidden in what is printed, and no default is written out as one.
+            // The token is hidden in the printed text. A default store path that is printed is read
+            // again as an explicit one, which is relative to the file.
             config.admin_token = None;
             if let hapax_server::config::StoreUrl::Sqlite(path) = &mut config.store {
                 *path = path.file_name().unwrap().into();
@@ -247,7 +248,7 @@ fn explain_says_which_route_why_and_what_a_caller_gets() {
     ] {
         assert!(said.contains(part), "{part}\n{said}");
     }
-    // The limits that one client has.
+    // The limits of one client.
     for part in [
         "is buffered in memory up to 1MiB (body_memory_bytes_max), else in a file in ",
         "For all bodies there is room for 256MiB in memory and 4GiB in files, for those of one client address 64MiB and 1GiB (limits.buffered_…): over it 503 buffer-full",
@@ -274,7 +275,7 @@ fn explain_says_which_route_why_and_what_a_caller_gets() {
             .starts_with("POST /v1/charges\n  (the query does not count")
     );
     assert!(!explain("POST", "/v1/charges").contains("query"));
-    // Another spelling goes by the stricter route.
+    // Another spelling of a path gets the stricter route.
     let said = explain("POST", "/uploads/../v1/charges");
     assert!(
         said.contains("not  /uploads/** (hapax.toml:21): it matches, but a service may read the path as `/v1/charges`"),
@@ -287,7 +288,7 @@ fn explain_says_which_route_why_and_what_a_caller_gets() {
             && said.contains("takes charges (hapax.toml:8)"),
         "{said}"
     );
-    // What the gateway answers before it looks at a route.
+    // Requests that the gateway answers before it selects a route.
     let said = explain("POST", "/.well-known/idempotency?x");
     assert!(
         said.contains("answers this itself, with 405") && !said.contains("takes"),
@@ -348,8 +349,8 @@ fn explain_in_json_and_its_mistakes() {
     }
 }
 
-/// What the gateway does and what explain says come from one policy; that it takes the same route,
-/// this tells.
+/// The gateway and `explain` use the same policy; this test checks that they also take the same
+/// route.
 #[test]
 fn explain_takes_the_route_that_the_gateway_takes() {
     let directory = with_file(FILE);

@@ -1,4 +1,4 @@
-//! Variables: what they may say, and that nothing else of the environment is looked at.
+//! Environment variables: what they may contain, and that no other variables are read.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ fn variables_go_before_the_file_setting_by_setting() {
 
 #[test]
 fn variables_of_others_are_left_alone() {
-    // A service called hapax has such variables in every container of its cluster.
+    // In Kubernetes, a service named hapax adds such variables to every container.
     for name in [
         "HAPAX_PORT",
         "HAPAX_SERVICE_HOST",

@@ -1,4 +1,4 @@
-//! The files that a configuration names: `hapax config check` says of them what a start says.
+//! The files that a configuration names: `hapax config check` reports the same problems as a start.
 
 use std::fs;
 use std::path::Path;
@@ -8,8 +8,7 @@ use rcgen::{CertificateParams, KeyPair};
 use crate::harness::words;
 use crate::{directory, hapax};
 
-/// Writes a certificate and its key, `certificate.pem` and `key.pem`; the certificate is its own
-/// authority.
+/// Writes a self-signed certificate and its key, `certificate.pem` and `key.pem`.
 pub fn pair(directory: &Path) {
     let key = KeyPair::generate().unwrap();
     let certificate = CertificateParams::new(["localhost".to_owned()])
@@ -25,7 +24,7 @@ const CA: &str = "[upstream]\nurl = \"https://127.0.0.1:1\"\nca_file = \"ca.pem\
 const JWT: &str = "principal = \"jwt:sub\"\n[upstream]\nurl = \"http://127.0.0.1:1\"\n[jwt]\nissuer = \"https://id.example.com\"\naudience = \"shop\"\nalgorithms = [\"RS256\"]\nkeys_file = \"keys.json\"\n";
 const GARBAGE_DER: &str = "-----BEGIN CERTIFICATE-----\nZ2FyYmFnZQ==\n-----END CERTIFICATE-----\n";
 
-/// What `config check` and `serve` end with: the same.
+/// The error of `config check` and `serve`, which must be the same.
 fn refused(directory: &Path, settings: &str) -> String {
     let settings =
         format!("listen = \"127.0.0.1:0\"\nadmin = \"off\"\nstore = \"memory:\"\n{settings}");
@@ -89,7 +88,7 @@ fn check_refuses_what_a_start_refuses_and_names_setting_and_file() {
             "{said}"
         );
     }
-    // Every mistake at once.
+    // All mistakes are reported together.
     let both = format!("{JWT}[tls]\ncertificate = \"certificate.pem\"\nkey = \"key.pem\"\n");
     let said = refused(at, &both);
     assert!(

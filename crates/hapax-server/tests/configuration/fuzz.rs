@@ -1,4 +1,4 @@
-//! Whatever a person may write, they get an answer.
+//! Any text that a user may write gets an answer.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use hapax_server::config::file::{self, Overrides};
 
 use crate::{example, upstream};
 
-/// Pieces that hurt readers.
+/// Fragments that are hard to parse.
 const PIECES: [&str; 18] = [
     "\"",
     "'",
@@ -28,7 +28,7 @@ const PIECES: [&str; 18] = [
     "admin_token = \"",
 ];
 
-/// A small generator with a seed that is said: a failure can be had again.
+/// A small random generator; its seed is printed, so that a failure can be reproduced.
 struct Dice(u64);
 
 impl Dice {

@@ -1,5 +1,5 @@
-//! The configuration: what is read, what a person is told who made a mistake in it, and the
-//! commands that show it.
+//! The configuration: how it is read, the error messages for mistakes in it, and the commands that
+//! show it.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
@@ -23,7 +23,7 @@ use hapax_server::config::file::{self, Loaded, Overrides};
 use hapax_server::config::{Config, ConfigError};
 use tempfile::TempDir;
 
-/// With the files that configurations name.
+/// A directory with the files that the configurations name.
 fn directory() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     for (name, text) in [
@@ -58,7 +58,7 @@ fn good(text: &str) -> Config {
         .config
 }
 
-/// A configuration of variables alone.
+/// A configuration from variables only.
 fn of_variables(variables: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
     let environment = variables
         .iter()
@@ -77,14 +77,14 @@ fn documentation() -> String {
     fs::read_to_string("../../docs/configuration.md").unwrap()
 }
 
-/// The whole file of the documentation.
+/// The complete example file of the documentation.
 fn example() -> String {
     let documentation = documentation();
     let (_, rest) = documentation.split_once("```toml\n").unwrap();
     rest.split_once("```").unwrap().0.to_owned()
 }
 
-/// What the program said: its exit code, standard output and standard error.
+/// Runs the program. Returns its exit code, standard output and standard error.
 fn hapax(directory: &Path, args: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
     for (name, _) in

@@ -1,4 +1,4 @@
-//! Every mistake with what a person is told of it.
+//! Every configuration mistake with its error message.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ use hapax_server::config::file::Overrides;
 
 use crate::{directory, load, upstream};
 
-/// Cases and their messages: a title after `####`, the file, `----`, and what is said of it, with
-/// names of files as they were given.
+/// Cases and their messages: a title after `####`, the file, `----`, and its message, with file
+/// names as they were given.
 const MISTAKES: &str = "tests/configuration/mistakes.txt";
 
 #[test]
@@ -58,8 +58,7 @@ fn every_mistake_is_told_with_its_line_and_what_to_write() {
     }
 }
 
-/// Variables stand before the file, in lines that begin with `# $ `, which are comments to the
-/// file.
+/// Variables are in lines before the file that begin with `# $ `, which are comments to the file.
 fn variables(text: &str) -> Environment {
     text.lines()
         .filter_map(|line| line.strip_prefix("# $ ")?.split_once('='))

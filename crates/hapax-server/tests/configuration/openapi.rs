@@ -1,4 +1,4 @@
-//! Routes out of a description of an API.
+//! Routes imported from an OpenAPI description.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn directory() -> TempDir {
     directory
 }
 
-/// The routes of a document, as text and as they are read.
+/// The routes of a document, as text and parsed.
 fn imported(directory: &Path, name: &str) -> (String, Config) {
     let (code, stdout, stderr) = hapax(directory, &["openapi", "import", name], &[]);
     assert_eq!(code, 0, "{stderr}");
@@ -112,8 +112,8 @@ fn keys_under_other_names_are_found() {
     );
 }
 
-/// Whatever a document holds, it says nothing but routes for its own paths, and nothing that acts
-/// on a terminal.
+/// Whatever a document contains, the result has only routes for its own paths, and no terminal
+/// escapes.
 #[test]
 fn hurtful_names_become_plain_text() {
     let directory = directory();

@@ -1,4 +1,4 @@
-//! What is read.
+//! How configuration files are read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The schema and the documentation are made from the table of settings, and agree with what is
-//! read.
+//! The schema and the documentation are generated from the table of settings, and agree with the
+//! parser.
 
 use std::fs;
 use std::io::Write;
@@ -37,7 +37,7 @@ fn the_tables_of_the_documentation_are_those_of_the_program() {
     }
 }
 
-/// Each default and each example of the table, as a file of its own: the reader takes it, and a
+/// Reads each default and each example of the table as a separate file: all are accepted, and a
 /// default changes nothing.
 #[test]
 fn every_default_and_example_of_the_schema_is_read() {
@@ -102,7 +102,7 @@ fn sections(schema: &Value) -> Vec<(String, &Value)> {
     sections
 }
 
-/// What one setting needs beside it to make sense.
+/// Other settings that this setting requires.
 fn beside(section: &str, name: &str) -> &'static str {
     match (section, name) {
         ("upstream", "ca_file") => "url = \"https://a\"\n",
@@ -162,7 +162,7 @@ fn read(
     } else {
         more
     };
-    // What a mode needs is elsewhere too.
+    // Some modes need settings in other sections.
     let (before, more) = match (name, value.as_str()) {
         ("mode", Some("transaction")) => ("store = \"postgres://a@b/c\"\n", more),
         ("mode", Some("probe")) => (before, "probe = \"/hapax/probe\"\n"),
@@ -172,7 +172,7 @@ fn read(
         "{before}{header}{}{more}{name} = {value}\n",
         beside(section, name)
     );
-    // What the file says counts where the flag does not stand before it.
+    // The flag would override the file's `[upstream]` section.
     let overrides = if section == "upstream" {
         Overrides::default()
     } else {
@@ -191,7 +191,8 @@ fn read(
     Ok(format!("{:?}", loaded.config))
 }
 
-/// As much of JSON Schema as ours uses, but patterns, which the other test looks at.
+/// Implements the parts of JSON Schema that this schema uses, except patterns, which another test
+/// covers.
 fn is_valid(schema: &Value, value: &Value) -> bool {
     let all_of = |name: &str, test: &dyn Fn(&Value) -> bool| schema.get(name).is_none_or(test);
     let is_type = |kind: &Value| match kind.as_str().unwrap() {
@@ -260,8 +261,7 @@ fn as_json(text: &str) -> Option<Value> {
     serde_json::to_value(text.parse::<toml::Table>().ok()?).ok()
 }
 
-/// Files that are wrong in a way that a schema can see: unknown names, other kinds of values,
-/// numbers out of bounds.
+/// Files with mistakes that a schema can detect: unknown names, wrong types, numbers out of bounds.
 const WRONG: [&str; 12] = [
     "lisen = \"127.0.0.1:4000\"",
     "listen = 4000",

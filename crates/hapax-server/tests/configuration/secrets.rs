@@ -1,4 +1,4 @@
-//! Secrets: as they are, in files, and never shown.
+//! Secrets: given directly or in files, and never shown.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -67,7 +67,7 @@ fn a_variable_may_have_a_secret_or_name_its_file() {
     }
 }
 
-/// In whatever way a secret is given, and whatever else is wrong: nothing that is shown holds it.
+/// However a secret is given, and whatever else is wrong, no output contains it.
 #[test]
 fn no_secret_is_ever_shown() {
     let directory = directory();
@@ -142,8 +142,8 @@ fn no_secret_is_ever_shown() {
     }
 }
 
-/// A flag is shown by the parser of flags when it is wrong, and by whoever prints what counts when
-/// it is not.
+/// The argument parser shows a flag that is invalid, and commands that print the configuration show
+/// one that is valid.
 #[test]
 fn no_password_of_a_flag_is_ever_repeated() {
     let directory = directory();

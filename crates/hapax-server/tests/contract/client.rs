@@ -1,4 +1,4 @@
-//! The ways in which a client can ask, and the requests of these tests.
+//! The protocols of the clients, and the requests of these tests.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -12,7 +12,7 @@ use http_body_util::combinators::BoxBody;
 
 use crate::harness::{self, ClientRequest, With};
 
-/// How a client speaks with the gateway.
+/// Which protocol a client uses with the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     pub is_http2: bool,
@@ -23,7 +23,7 @@ const fn way(is_http2: bool, is_tls: bool) -> Way {
     Way { is_http2, is_tls }
 }
 
-/// All of them: the columns of the matrix.
+/// All protocols: the columns of the matrix.
 pub const WAYS: [Way; 4] = [
     way(false, false),
     way(false, true),
@@ -38,7 +38,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// A guarded request. What the upstream does is what the body says.
+/// A guarded request. Its body tells the upstream what to do.
 pub fn post(key: &str, body: &'static str) -> ClientRequest {
     without_key("/do", body).key(key)
 }
@@ -48,7 +48,7 @@ pub fn without_key(target: &str, body: &'static str) -> ClientRequest {
     harness::post(target, body)
 }
 
-/// A body that begins and never goes on.
+/// A body that stalls after its beginning.
 pub struct Stalled(Option<Bytes>);
 
 impl Stalled {

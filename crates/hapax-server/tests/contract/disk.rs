@@ -1,14 +1,14 @@
-//! A disk of one's own that can be full.
+//! A private disk that can be filled.
 
 use std::path::Path;
 
 use hapax_testkit::disk::{Filler, Tmpfs, run_unshared};
 use tempfile::TempDir;
 
-/// Below what makes a store checkpoint, so that its log can only grow.
+/// Too small for a checkpoint to fall due, so that the log only grows.
 const BYTES: u64 = 16 << 20;
 
-/// A small disk. Its parts go in their order: what fills it, what it is, where it is.
+/// A small disk. The fields are dropped in this order: the filler, the disk, its mount point.
 pub struct Disk {
     filler: Option<Filler>,
     tmpfs: Tmpfs,
@@ -16,7 +16,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// `Err` says why there can be none.
+    /// `Err` says why it cannot be mounted.
     pub fn mount() -> Result<Disk, String> {
         let mount_point = tempfile::tempdir().unwrap();
         let tmpfs = Tmpfs::mount(&std::fs::canonicalize(mount_point.path()).unwrap(), BYTES)?;
@@ -31,7 +31,7 @@ impl Disk {
         self.tmpfs.path()
     }
 
-    /// Not a byte more.
+    /// Leaves no free byte.
     pub fn fill(&mut self) {
         self.filler = Some(self.tmpfs.leave_free(0));
     }
@@ -44,13 +44,13 @@ impl Disk {
 /// Where a test that needs such a disk can run.
 pub enum Place {
     Here,
-    /// In a namespace of its own, where it has just passed.
+    /// In a separate mount namespace, where it has just passed.
     Elsewhere,
     /// Nowhere on this machine, for this reason.
     Nowhere(String),
 }
 
-/// Runs the test of this name again where it may mount, if it may not here.
+/// If this process may not mount, runs the test of this name again where it may.
 pub async fn place(test: &'static str) -> Place {
     let Err(why) = Disk::mount() else {
         return Place::Here;

@@ -1,4 +1,4 @@
-//! What the upstream sees of a request, and the client of an answer.
+//! Which fields of a request reach the upstream, and which of an answer reach the client.
 
 use http::HeaderMap;
 
@@ -21,7 +21,7 @@ async fn seen(way: Way, request: ClientRequest) -> HeaderMap {
     seen.headers
 }
 
-/// What a client must not be able to say to the upstream through the gateway.
+/// Adds fields that a client must not be able to pass to the upstream.
 fn impostor(request: ClientRequest) -> ClientRequest {
     request
         .with("hapax-fence", "999")

@@ -1,4 +1,4 @@
-//! What operators ask, after traffic that is known.
+//! Requests of operators, after known traffic.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn with_admin(config: &mut Config) {
     config.admin = Some("127.0.0.1:0".parse().unwrap());
 }
 
-/// A client of the admin listener, which speaks HTTP/1.1 and no TLS, however the other one does.
+/// A client of the admin listener, which always speaks plain HTTP/1.1.
 fn operator(world: &World) -> Client {
     Client::new(world.gateway().admin().unwrap())
 }
@@ -74,8 +74,7 @@ async fn metrics_count_what_was_sent_and_name_nobody() {
     world.end().await;
 }
 
-/// Whether a label's value, or a metric's name, holds the word. What is counted is explained in
-/// words of its own.
+/// Whether a label's value or a metric's name contains the word. Comment lines are skipped.
 fn names(text: &str, word: &str) -> bool {
     text.lines()
         .filter(|line| !line.starts_with('#'))
@@ -141,7 +140,8 @@ async fn a_store_that_cannot_write_is_not_ready() {
     world.end().await;
 }
 
-/// Not ready, it would be sent no requests by a load balancer, and nothing would be let through.
+/// If it were not ready, a load balancer would send it no requests, and nothing would be let
+/// through.
 #[tokio::test]
 async fn a_store_that_cannot_write_leaves_a_gateway_that_fails_open_ready() {
     match disk::place("operators::a_store_that_cannot_write_leaves_a_gateway_that_fails_open_ready")

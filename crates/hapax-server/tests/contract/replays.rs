@@ -1,4 +1,4 @@
-//! A replay is faithful however the first request came and however the repeat does.
+//! A replay is exact whatever the protocols of the first request and the repeat.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ use crate::client::{WAYS, post};
 use crate::harness::{Answer, With};
 use crate::world::World;
 
-/// What a replay leaves out, what only it says, and what is of one connection.
+/// Fields that a replay omits or adds, or that belong to one connection.
 const APART: [&str; 7] = [
     "connection",
     "date",
@@ -39,7 +39,7 @@ async fn a_replay_is_the_first_answer_whichever_way_each_of_them_went() {
                 !first.is_replay() && first.headers.contains_key("set-cookie"),
                 "{context}: {first:?}"
             );
-            // The store has one owner, so that the one gateway goes before the other comes.
+            // The store has one owner, so the first gateway must stop before the next one starts.
             let world = world.restart(repeat_way, |_| ()).await;
             let replay = world.send(request()).await;
             assert!(replay.is_replay(), "{context}: {replay:?}");

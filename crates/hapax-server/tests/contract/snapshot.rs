@@ -7,7 +7,7 @@ use http::HeaderMap;
 
 use crate::harness::Answer;
 
-/// Of one connection, or of one moment.
+/// Fields that differ by connection or by time.
 const LEFT_OUT: [&str; 5] = [
     "connection",
     "date",
@@ -16,17 +16,17 @@ const LEFT_OUT: [&str; 5] = [
     "x-request-id",
 ];
 
-/// Longer bodies are told by their length.
+/// For longer bodies only the length is shown.
 const BODY_BYTES_MAX: usize = 4096;
 
-/// Says when an answer was given.
+/// Fields whose value depends on when the answer was given.
 const DATES: [&str; 1] = ["idempotency-expires"];
 
-/// Say how long the first request has been running, or new keys have been too many, where that is
-/// so.
+/// Fields whose value may depend on how long the first request has been running, or on when new
+/// keys are accepted again.
 const PASSING: [&str; 2] = ["retry-after", "retry-after-ms"];
 
-/// The same text for the same answer, whenever it was given and however it came.
+/// The answer as text, which does not depend on time or protocol.
 pub fn text(got: &Answer) -> String {
     assert_eq!(
         got.headers.get_all("x-request-id").iter().count(),
@@ -68,7 +68,7 @@ fn write_fields(text: &mut String, fields: &HeaderMap, is_masked: impl Fn(&str) 
             )
         })
         .collect();
-    // By name alone: the order of lines of one name means something.
+    // Sorted by name only, because the order of lines with the same name matters.
     lines.sort_by_key(|(name, _)| *name);
     for (name, value) in lines {
         writeln!(text, "{name}: {value}").unwrap();
@@ -83,7 +83,7 @@ fn without_time(body: &str) -> String {
     }
 }
 
-/// The files there are.
+/// The snapshot files.
 pub struct Snapshots {
     is_blessing: bool,
     directory: PathBuf,
@@ -101,7 +101,7 @@ impl Snapshots {
         }
     }
 
-    /// Whether the text is what the file says; makes it so when blessing.
+    /// Whether the text is what the file contains. Rewrites the file when blessing.
     pub fn check(&self, row: &str, text: &str) -> Result<(), String> {
         let path = self.directory.join(file_name(row));
         if self.is_blessing {
@@ -122,7 +122,7 @@ impl Snapshots {
         }
     }
 
-    /// Files that no row has.
+    /// Files that belong to no row.
     pub fn strays<'a>(&self, rows: impl Iterator<Item = &'a str>) -> Vec<String> {
         let wanted: Vec<_> = rows.map(file_name).collect();
         let files = std::fs::read_dir(&self.directory)

@@ -9,10 +9,10 @@ use crate::harness::{
     Asked, Gate, Part, Reply, Serving, Upstream, broken_off, in_parts, whole, with,
 };
 
-/// More than a store has room for in the files it begins with, and less than what is kept.
+/// Larger than the initial files of a store, and smaller than the limit of kept answers.
 pub const MUCH_BYTES: usize = 512 << 10;
 
-/// A service at work, which keeps its own account of what reached it.
+/// A running service that records which requests reached it.
 pub struct Obedient {
     pub upstream: Upstream,
     pub gate: Arc<Gate>,
@@ -20,7 +20,7 @@ pub struct Obedient {
 }
 
 impl Obedient {
-    /// Speaks HTTP/1.1; over TLS what the other side prefers.
+    /// Speaks HTTP/1.1 over plain connections; over TLS, the protocol that the client prefers.
     pub fn start(serving: Serving) -> Obedient {
         let (gate, seen) = (Arc::<Gate>::default(), Arc::<Mutex<Vec<Asked>>>::default());
         let (at, kept) = (gate.clone(), seen.clone());
@@ -43,12 +43,12 @@ impl Obedient {
         }
     }
 
-    /// How many requests had an effect, with a key or without.
+    /// The number of requests that had an effect, with a key or without.
     pub fn effects(&self) -> usize {
         self.seen.lock().unwrap().len()
     }
 
-    /// How many had one under this key.
+    /// The number of requests with this key that had an effect.
     pub fn effects_of(&self, key: &str) -> usize {
         let seen = self.seen.lock().unwrap();
         seen.iter().filter(|asked| asked.key() == key).count()
@@ -60,7 +60,7 @@ impl Obedient {
     }
 }
 
-/// Does what the body says: answers with a status, waits at the gate, breaks off.
+/// Does what the body says: answers with a status, waits at the gate, closes the connection.
 async fn obey(asked: &Asked, number: usize, gate: &Gate) -> io::Result<Reply> {
     let told = std::str::from_utf8(&asked.body).unwrap();
     if told.starts_with("wait") {
@@ -82,8 +82,8 @@ async fn obey(asked: &Asked, number: usize, gate: &Gate) -> io::Result<Reply> {
     })
 }
 
-/// An answer with one of everything that a replay treats specially, and with copies of what only
-/// Hapax may say.
+/// An answer with each kind of field that a replay treats specially, and with copies of fields that
+/// only Hapax may set.
 fn charged(number: usize) -> Reply {
     [
         ("content-type", "application/json"),

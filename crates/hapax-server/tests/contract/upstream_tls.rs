@@ -1,4 +1,4 @@
-//! An upstream that speaks TLS, by an authority of its own.
+//! An upstream that speaks TLS, with a private certificate authority.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use crate::harness::{Authority, Serving};
 use crate::upstream::Obedient;
 use crate::world::World;
 
-/// The gateway in front of an upstream with a certificate by `authority`, believing what is in
-/// `believed`.
+/// The gateway in front of an upstream with a certificate by `authority`. The gateway trusts the
+/// authorities in `believed`.
 async fn start(authority: &Authority, protocols: &[&[u8]], believed: &Path) -> World {
     let upstream = Obedient::start(Serving {
         tls: Some(authority.issue().server(protocols)),
@@ -49,7 +49,7 @@ async fn both_agree_on_the_protocol() {
             world.send(post("k", "charge")).await.is_replay(),
             "{protocols:?}"
         );
-        // A lost answer is as lost there as elsewhere.
+        // An answer can be lost over TLS too.
         let lost = world.send(post("lost", "break off")).await;
         assert_eq!(
             lost.problem().as_deref(),

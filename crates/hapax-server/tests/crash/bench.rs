@@ -1,4 +1,4 @@
-//! A gateway in this process between an upstream and the test, for what needs no kill.
+//! A gateway in this process between an upstream and the test, for tests that need no kill.
 
 use std::net::SocketAddr;
 
@@ -21,7 +21,7 @@ impl Bench {
         Bench::start_with(|_| {}).await
     }
 
-    /// The settings changed by `adjust`.
+    /// With settings changed by `adjust`.
     pub async fn start_with(adjust: impl FnOnce(&mut Config)) -> Bench {
         let directory = tempfile::tempdir().unwrap();
         let upstream = Upstream::start(&[Protocol::Http1]);
@@ -38,7 +38,7 @@ impl Bench {
         }
     }
 
-    /// Ends in an orderly way: whatever the gateway has under way ends first.
+    /// Shuts down cleanly: running attempts end first.
     pub async fn stop(self) {
         let drained = self.gateway.drain().await;
         assert_eq!(drained.left_unknown, 0);
@@ -46,8 +46,8 @@ impl Bench {
         drop(self.directory);
     }
 
-    /// Repeats a request, and repeats it once more: the second is the replay of the first, and
-    /// there was one effect. Returns the first.
+    /// Repeats a request twice: the second answer must be the replay of the first, and there must
+    /// be one effect. Returns the first answer.
     pub async fn retry(&self, version: Version, charge: &Charge) -> Answer {
         let [first, second] = [
             self.repeat(version, charge).await,
@@ -58,7 +58,7 @@ impl Bench {
         first
     }
 
-    /// Comes back for as long as it is told to.
+    /// Retries as long as the gateway asks for it.
     async fn repeat(&self, version: Version, charge: &Charge) -> Answer {
         let charge = charge.again();
         let answered = async {
@@ -74,7 +74,7 @@ impl Bench {
         in_time(&charge.key, answered).await
     }
 
-    /// Every one of these keys had one effect, and no key had two.
+    /// Checks that each of these keys had one effect, and no key had two.
     pub fn judge(&self, keys: &[String]) {
         let ledger = self.upstream.ledger();
         ledger.assert_none_twice();

@@ -1,5 +1,5 @@
-//! HTTP/1.1 clients that hang up after every possible byte, close only their own side, or read a
-//! byte at a time.
+//! HTTP/1.1 clients that disconnect after every possible byte, close only their sending side, or
+//! read a byte at a time.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -8,12 +8,12 @@ use super::bench::Bench;
 use super::harness::charges::{self, BODY, Charge, Version};
 use super::harness::{Answer, RawAnswer, in_time, sockets};
 
-/// How a client goes away.
+/// How a client disconnects.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// In good order (FIN).
+    /// With FIN, after an orderly close.
     Closed,
-    /// As a process that is killed with unread data, or a phone that leaves the network (RST).
+    /// With RST, as a process that is killed with unread data, or a phone that leaves the network.
     Reset,
 }
 
@@ -135,13 +135,13 @@ async fn a_client_that_hangs_up_after_any_byte_of_its_answer_gets_all_of_it_by_a
     bench.stop().await;
 }
 
-/// The answer in these bytes, if all of it is there.
+/// The answer in these bytes, if it is complete.
 fn parsed(bytes: &[u8]) -> Option<RawAnswer> {
     let answer = RawAnswer::parse(bytes);
     (answer.status == 201 && answer.is_whole).then_some(answer)
 }
 
-/// Whether this is the replay of an answer that was read by hand.
+/// Checks that `again` is the replay of an answer that was parsed from raw bytes.
 fn assert_replays(again: &Answer, first: &RawAnswer) {
     assert_eq!(first.told(), "201", "{first:?}");
     assert!(again.is_replay(), "{again:?}");
@@ -153,7 +153,7 @@ async fn a_client_that_closes_only_its_own_side_gets_its_answer() {
     let bench = Bench::start().await;
     let mut keys = Vec::new();
     for index in 0..20 {
-        // Half of them are answered only after the gateway could see the closing.
+        // Half of them are answered only after the gateway could notice the close.
         let is_held = index % 2 == 1;
         let round = format!("half-closed-{index}");
         let gate = bench.upstream.gate(&round);
@@ -199,7 +199,7 @@ async fn a_client_that_closes_its_own_side_within_its_request_has_asked_for_noth
         let mut socket = send_raw(&bench, &whole(&charge)[..len]).await;
         socket.shutdown().await.unwrap();
         let mut refusal = Vec::new();
-        // A reset is as good an answer as a refusal.
+        // A reset is as acceptable as a refusal.
         let _ = in_time(&charge.key, socket.read_to_end(&mut refusal)).await;
         assert!(
             refusal.is_empty() || refusal.starts_with(b"HTTP/1.1 4"),

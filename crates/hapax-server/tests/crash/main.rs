@@ -1,6 +1,6 @@
-//! The gateway in a process of its own, killed at every named point and stopped under load; clients
-//! that hang up at every byte; a store whose disk is full. Judged by a ledger in the upstream,
-//! where nothing that is killed can reach it.
+//! The gateway in its own process, killed at every named point and stopped under load; clients that
+//! disconnect at every byte; a store whose disk is full. The verdict comes from a ledger in the
+//! upstream, which no kill affects.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 

@@ -1,5 +1,4 @@
-//! One kill: the requests before it, how it comes to land where it should, and the retries after
-//! it.
+//! One kill: the requests before it, the way to the point where it lands, and the retries after it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,15 +14,14 @@ use super::harness::charges::{
 use super::harness::{Answer, in_time, node, sockets};
 use super::kill::Verdict;
 
-/// Attempts that must be in flight for a kill to count.
+/// The number of attempts that must be in flight for a kill to count.
 const IN_FLIGHT_MIN: usize = 16;
-/// What HTTP/2 lets a peer send before it hears more, unless told otherwise (RFC 9113 section
-/// 6.9.2).
+/// The initial HTTP/2 flow-control window (RFC 9113 section 6.9.2).
 pub const WINDOW_BYTES: usize = 65_535;
 
-/// Requests that the upstream holds while others go on to the point.
+/// Requests that the upstream holds while others proceed to the point.
 const CROWD: usize = 18;
-/// Requests that go on: the first of them to come to the point stands still there.
+/// Requests that proceed: the first of them to reach the point stops there.
 const RUNNERS: usize = 4;
 /// More than fits into a client's window.
 const LONG_ANSWER_BYTES: usize = 3 * WINDOW_BYTES;
@@ -78,8 +76,8 @@ impl Point {
         }
     }
 
-    /// Where in the upstream the others are meanwhile: on both sides of their effect, unless the
-    /// point says otherwise.
+    /// Where the upstream holds the other requests meanwhile: half before and half after their
+    /// effect, unless the point requires otherwise.
     fn crowd_hold(self, index: usize) -> Hold {
         match self {
             Point::UpstreamHasRead => Hold::BeforeEffect,
@@ -90,7 +88,7 @@ impl Point {
     }
 }
 
-/// The keys of one kill, and what their callers heard before it.
+/// The keys sent before one kill, and the answers that their callers received.
 #[derive(Default)]
 pub struct Round {
     charges: Vec<Charge>,
@@ -186,7 +184,7 @@ impl Round {
         }
     }
 
-    /// The ledger's word: at most one dispatch for each key, exactly one effect for each that was
+    /// Checks the ledger: at most one dispatch for each key, exactly one effect for each that was
     /// answered with success.
     pub fn judge(&self, upstream: &Upstream) {
         let ledger = upstream.ledger();
@@ -197,8 +195,8 @@ impl Round {
     }
 }
 
-/// A client that sends one request after the other until there is nobody to answer: some of its
-/// answers arrive just before the kill.
+/// A client that sends one request after the other until the gateway is gone. Some of its answers
+/// arrive just before the kill.
 async fn send_steadily(
     round: String,
     version: Version,
@@ -242,7 +240,7 @@ impl Senders {
             .spawn(async move { (charge.key.clone(), send(address, version, &charge).await) });
     }
 
-    /// Sends what is needed for an attempt to come to the point. Returns when one stands there.
+    /// Sends the requests that bring an attempt to the point. Returns when one has stopped there.
     async fn go_on_to(
         &mut self,
         point: Point,
@@ -297,7 +295,7 @@ impl Senders {
         }
     }
 
-    /// Sends a request in a way of its own. Returns when it says that it has landed.
+    /// Sends a request in the given way. Returns when it reports that it has landed.
     async fn send_specially<F>(
         &mut self,
         charge: Charge,
@@ -312,8 +310,8 @@ impl Senders {
     }
 }
 
-/// Reads as much of a long answer as fits into the window, and says so; never makes room for the
-/// rest.
+/// Reads as much of a long answer as fits into the window, and reports that. Never extends the
+/// window.
 async fn read_half_an_answer(
     address: SocketAddr,
     charge: Charge,

@@ -1,4 +1,4 @@
-//! The store lost: its disk is full before a claim, or between the effect and its record.
+//! An unavailable store: its disk is full before a claim, or between the effect and its record.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,22 +12,23 @@ use super::harness::charges::{Charge, Version, send};
 use super::harness::in_time;
 
 const STORE_TIMEOUT: Duration = Duration::from_millis(100);
-/// A request asks the store for a claim and for a completion, and each may take its timeout; the
-/// rest is for a busy machine.
+/// A request calls the store for a claim and for a completion, and each may take the store timeout.
+/// The rest allows for a busy machine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 const DISK_BYTES: u64 = 16 << 20;
-/// More than the store's file and log have room for without growing.
+/// More than fits into the store's file and log without growing them.
 const ANSWER_BYTES: usize = 256 << 10;
-/// So many claims at the most fit into what the log has left of its last page.
+/// The largest number of claims that fit into the last page of the log.
 const CLAIMS_THAT_MAY_FIT: usize = 100;
 
-/// The same with a large answer.
+/// The same charge with a large answer.
 fn large(mut charge: Charge) -> Charge {
     charge.answer_bytes = ANSWER_BYTES;
     charge
 }
 
-/// Mounts a disk and does the test on it, here or where it may; says so if nowhere.
+/// Mounts a disk and runs the test on it, in this process or in one that may mount. Prints why if
+/// neither is possible.
 fn on_a_small_disk<F: Future<Output = ()>>(test: &str, work: impl FnOnce(Tmpfs) -> F) {
     let mount_point = tempfile::tempdir().unwrap();
     match Tmpfs::mount(
@@ -50,8 +51,7 @@ fn on_a_small_disk<F: Future<Output = ()>>(test: &str, work: impl FnOnce(Tmpfs) 
     }
 }
 
-/// A gateway whose store is on the disk, and the upstream's ledger elsewhere, where there is always
-/// room.
+/// A gateway whose store is on the disk. The upstream's ledger is not, so that it always has room.
 async fn bench_on(disk: &Tmpfs) -> Bench {
     let store: PathBuf = disk.path().join("hapax.db");
     Bench::start_with(|config| {

@@ -20,7 +20,7 @@ enum Moment {
     WithinAnswer,
 }
 
-/// How it does.
+/// How a client goes away.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Reset,
@@ -62,7 +62,7 @@ async fn a_client_that_goes_away_at_any_moment_of_a_stream_gets_its_answer_by_a_
     bench.stop().await;
 }
 
-/// Says whether a retry got a replay.
+/// Goes away and retries. Returns whether the retry got a replay.
 async fn go_away(bench: &Bench, moment: Moment, way: Way, key: &str) -> bool {
     let gate = bench.upstream.gate(key);
     let mut charge = Charge::new(key);
@@ -92,7 +92,7 @@ async fn go_away(bench: &Bench, moment: Moment, way: Way, key: &str) -> bool {
     bench.retry(Version::Http2, &charge).await.is_replay()
 }
 
-/// A request under way, on a connection of its own.
+/// A running request on its own connection.
 struct Stream {
     sender: SendStream<Bytes>,
     response: Option<h2::client::ResponseFuture>,
@@ -122,7 +122,7 @@ impl Stream {
         }
     }
 
-    /// Never makes room for more.
+    /// Reads until the flow-control window is used up, and never extends it.
     async fn read_what_fits(&mut self) {
         let mut answer = self.response.take().unwrap().await.unwrap().into_body();
         let mut read = 0;
@@ -136,8 +136,8 @@ impl Stream {
         self.answer = Some(answer);
     }
 
-    /// The gateway has read everything sent so far: frames are read in their order, and it answers
-    /// a ping after them.
+    /// Waits until the gateway has read everything sent so far: it reads frames in order, and
+    /// answers a ping after them.
     async fn arrived(&mut self) {
         in_time("a ping is answered", self.pings.ping(h2::Ping::opaque()))
             .await

@@ -1,4 +1,4 @@
-//! SIGTERM under load: every attempt ends, none is lost, and the program ends well.
+//! SIGTERM under load: every attempt ends, none is lost, and the program exits successfully.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,14 +17,15 @@ use super::harness::{self, Answer, Gate, Program, Signal};
 const TIMES: usize = 50;
 /// Clients that send one request after the other.
 const CLIENTS: usize = 12;
-/// Of their requests, so many are always held in the upstream, so that a signal finds them there.
+/// How many of their requests the upstream always holds, so that the signal finds attempts in
+/// flight.
 const HELD: usize = 8;
-/// Answers before the signal: at the most so many.
+/// The largest number of answers before the signal.
 const ANSWERS_MAX: usize = 40;
-/// More than will ever come.
+/// More permits than there will be requests.
 const EVERY_ONE: usize = 1 << 20;
 
-/// Starts the program on the store of a directory, to give attempts so long when it is told to stop.
+/// Starts the program on the store in a directory, with this drain deadline for its attempts.
 fn serve(directory: &Path, upstream: &Upstream, deadline: &str) -> Program {
     let (store, upstream) = (directory.join("hapax.db"), upstream.address(0));
     let settings = format!(
@@ -77,18 +78,19 @@ fn under_load_a_signal_to_stop_loses_no_attempt() {
     });
 }
 
-/// What came of all requests.
+/// Totals over all rounds.
 #[derive(Default)]
 struct Sum {
     keys: usize,
-    /// Attempts under way when the signal came.
+    /// Attempts in flight when the signal came.
     in_flight: usize,
     acknowledged: usize,
-    /// Not answered, or told to go elsewhere: run when retried.
+    /// Requests that were not answered, or refused because the node was draining: they run when
+    /// retried.
     refused: usize,
 }
 
-/// The requests of one life of the program.
+/// The requests of one run of the program.
 #[derive(Default)]
 struct Load {
     charges: Vec<Charge>,
@@ -144,8 +146,7 @@ async fn load_and_stop(
     load
 }
 
-/// Sends one request after the other until there is nobody to answer, or it is told that it should
-/// go elsewhere.
+/// Sends one request after the other until the program is gone or refuses because it is draining.
 async fn send_until_stopped(
     address: SocketAddr,
     version: Version,
@@ -172,7 +173,8 @@ async fn send_until_stopped(
 }
 
 impl Load {
-    /// Every key that reached the upstream was answered and is replayed; every other one runs now.
+    /// Checks that every key that reached the upstream was answered and is replayed, and that every
+    /// other one runs now.
     async fn retry_all(&self, address: SocketAddr, sum: &mut Sum) {
         for charge in &self.charges {
             let key = &charge.key;
@@ -199,7 +201,7 @@ impl Load {
     }
 }
 
-/// One attempt, held in the upstream, and its caller.
+/// Starts one attempt that the upstream holds.
 async fn hold_one(
     program: &Program,
     gate: &Gate,
@@ -211,7 +213,7 @@ async fn hold_one(
     caller
 }
 
-/// After a restart, the key is held as unknown and not sent again.
+/// Checks that after a restart the key is unknown and is not dispatched again.
 async fn assert_held(directory: &Path, upstream: &Upstream, key: &str) {
     let program = serve(directory, upstream, "5s");
     let retried = send(program.clients, Version::Http1, &Charge::new(key))
@@ -259,7 +261,7 @@ fn an_attempt_longer_than_the_deadline_is_marked_as_unknown_before_the_program_e
     });
 }
 
-/// The states as they were written, by the program that has ended and nobody after it.
+/// The states that the ended program wrote, read without a sweep.
 async fn states_at_rest(directory: &Path) -> Vec<State> {
     let store = Sqlite::open(directory.join("hapax.db")).await.unwrap();
     let hapax = Hapax::builder(store).sweep(None).build();

@@ -1,10 +1,10 @@
-//! Orders, and what their callers are told.
+//! Orders, and the answers to them.
 
 use std::net::SocketAddr;
 
 use super::harness::{Answer, Client, ClientRequest, With, post};
 
-/// An order that is placed under a key.
+/// An order under a key.
 #[derive(Clone, Debug)]
 pub struct Order {
     pub key: String,
@@ -13,7 +13,8 @@ pub struct Order {
 }
 
 impl Order {
-    /// Of one. Its key is its item too, so that the table of orders tells how many there are of it.
+    /// An order of one item. Its key is also its item, so that the table of orders shows how many
+    /// there are.
     pub fn new(key: impl Into<String>) -> Order {
         Order {
             key: key.into(),
@@ -22,7 +23,7 @@ impl Order {
         }
     }
 
-    /// What the service refuses.
+    /// The same order with a quantity that the service refuses.
     pub fn of_none(self) -> Order {
         Order {
             quantity: 0,
@@ -30,7 +31,7 @@ impl Order {
         }
     }
 
-    /// What goes wrong with it in the service.
+    /// The same order, with which something goes wrong in the service.
     pub fn with(self, mischief: &'static str) -> Order {
         Order {
             mischief: Some(mischief),
@@ -49,12 +50,12 @@ impl Order {
     }
 }
 
-/// Sends it once; `None` if no whole answer came back.
+/// Sends the order once; `None` if no complete answer came back.
 pub async fn try_place(address: SocketAddr, order: &Order) -> Option<Answer> {
     Client::new(address).try_send(order.request()).await.ok()
 }
 
-/// The same to somebody who is known to be there.
+/// Sends the order to a service that must answer.
 pub async fn place(address: SocketAddr, order: &Order) -> Answer {
     Client::new(address).send(order.request()).await
 }

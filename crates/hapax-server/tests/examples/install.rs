@@ -34,7 +34,7 @@ pub fn name(language: Language) -> &'static str {
     parts(language).0
 }
 
-/// The service, or nothing when its dependencies cannot be had here.
+/// The service, or `None` if its dependencies cannot be installed here.
 pub fn installed(language: Language) -> Option<Installed> {
     let (name, wanted, sources) = parts(language);
     let read = |files: &[&'static str]| -> Vec<File> {
@@ -45,7 +45,7 @@ pub fn installed(language: Language) -> Option<Installed> {
     install::install(&folder, language, &read(wanted), &read(sources))
 }
 
-/// The command of its page, but for the variables.
+/// The command of the example's page, without its variables.
 pub fn program(installed: &Installed) -> Command {
     let (_, _, sources) = parts(installed.language);
     let mut command = installed.interpreter();

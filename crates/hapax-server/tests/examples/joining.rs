@@ -1,11 +1,11 @@
-//! Every case of the join rule, by a service in which it goes wrong on request.
+//! Every case of the join rule, with a service that makes each mistake on request.
 
 use super::client::{Order, place};
 use super::harness::{Answer, Client, post};
 use super::install::{self, Language};
 use super::world::World;
 
-/// What a key comes to.
+/// What the callers of a key get.
 struct Case {
     mischief: &'static str,
     first: fn(&Answer) -> bool,
@@ -23,7 +23,7 @@ const HELD: fn(&Answer) -> bool = |answer| {
     answer.status == 409 && answer.is_problem("outcome-unknown") && advice(answer) == "false"
 };
 
-/// Those that need nothing from outside.
+/// The cases that need nothing from outside.
 const CASES: &[Case] = &[
     Case {
         mischief: "joined-then-500",
@@ -55,7 +55,7 @@ const CASES: &[Case] = &[
         repeat: HELD,
         orders: 1,
     },
-    // Nobody can see that the order was in another transaction: docs/transaction.md says so.
+    // Nothing can detect that the order was in another transaction: docs/transaction.md says so.
     Case {
         mischief: "joined-in-another-transaction",
         first: JOINED,
@@ -98,7 +98,7 @@ async fn check(world: &World, case: &Case) {
     let order = Order::new(*mischief);
     let answer = place(world.gateway(0), &order.clone().with(mischief)).await;
     assert!(first(&answer), "{mischief} got {answer:?}");
-    // Without the mischief, so that another attempt would place an order.
+    // The repeats do not ask for the mistake, so that another attempt would place an order.
     for node in [1, 0] {
         let answer = place(world.gateway(node), &order).await;
         assert!(repeat(&answer), "a repeat of {mischief} got {answer:?}");
@@ -166,7 +166,7 @@ async fn a_commit_after_the_answer_is_waited_for(world: &World) {
         order.clone().with("committed-after-the-answer"),
     );
     let first = tokio::spawn(async move { place(gateway, &late).await });
-    // The order's transaction is open, and its record in it.
+    // Waits until the order's transaction is open and has completed the record in it.
     let open = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'orders' AND state = 'idle in transaction' AND query LIKE '%complete%'";
     while tokio::task::block_in_place(|| world.database.psql(open)) == "0" {
         tokio::task::yield_now().await;
@@ -177,7 +177,7 @@ async fn a_commit_after_the_answer_is_waited_for(world: &World) {
     Client::new(world.services[0].address())
         .send(post("/mischief/end", ""))
         .await;
-    // On a slow machine its caller was told to come back before that.
+    // On a slow machine the caller may have been told to retry before that.
     let first = first.await.unwrap();
     assert!(JOINED(&first) || first.is_problem("in-flight"), "{first:?}");
     let repeat = until_joined(world, &order).await;
@@ -209,7 +209,7 @@ async fn work_after_the_answer_is_not_vouched_for_until_it_is_done(world: &World
     let repeat = place(world.gateway(1), &order).await;
     assert!(HELD(&repeat), "{repeat:?}");
     assert_eq!(world.database.orders_of(&order.key), 0);
-    // Late is not lost: nobody has acted in its place.
+    // A late commit still counts, because no other attempt has acted on the record.
     Client::new(world.services[0].address())
         .send(post("/mischief/end", ""))
         .await;

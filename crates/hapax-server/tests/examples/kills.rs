@@ -1,4 +1,4 @@
-//! Services and gateways killed at random while callers insist: one order for each key.
+//! Services and gateways are killed at random while callers retry: there is one order for each key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::world::{NODES, World};
 use hapax_testkit::random::Random;
 
 const CALLERS: usize = 6;
-/// Each while requests were under way, every other one of a gateway.
+/// Kills that must land while requests are running. Every other one hits a gateway.
 const KILLS: usize = 16;
-/// At most so many answers from one kill to the next.
+/// The largest number of answers between two kills.
 const ANSWERS_MAX: usize = 12;
-/// Short: what a killed gateway had under way is taken over when it is over.
+/// Short, because the attempts of a killed gateway are taken over when their lease is over.
 const LEASE: &[(&str, &str)] = &[("HAPAX__ROUTES__0__LEASE", "1s")];
-/// From a failure to the next try.
+/// The pause between a failure and the next try.
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -33,12 +33,12 @@ async fn the_node_service_has_one_order_for_each_key_however_often_something_is_
     one_order_for_each_key(Language::Node, 8).await;
 }
 
-/// What the callers and the killer know of each other.
+/// State shared by the callers and the task that kills.
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
     under_way: AtomicUsize,
-    /// How many requests were sent again, because no definite answer came.
+    /// The number of requests that were sent again because no definite answer came.
     sent_again: AtomicUsize,
     answered: watch::Sender<usize>,
 }
@@ -61,7 +61,7 @@ async fn one_order_for_each_key(language: Language, seed: u64) {
         wait_answers(&shared, 1 + random.below(ANSWERS_MAX)).await;
         landed += usize::from(shared.under_way.load(Ordering::SeqCst) > 0);
         let node = random.below(NODES);
-        // Callers go on meanwhile, with the other node.
+        // Meanwhile the callers continue with the other node.
         tokio::task::block_in_place(|| match kill % 2 {
             0 => world.services[node].kill_and_start_again(),
             _ => world.gateways[node].kill_and_start_again(),
@@ -127,7 +127,7 @@ async fn one_order_for_each_key(language: Language, seed: u64) {
     }
 }
 
-/// Until so many more were answered.
+/// Waits for `count` more answers.
 async fn wait_answers(shared: &Shared, count: usize) {
     let mut answered = shared.answered.subscribe();
     let wanted = *answered.borrow() + count;
@@ -135,7 +135,7 @@ async fn wait_answers(shared: &Shared, count: usize) {
     in_time("callers are answered", more).await.unwrap();
 }
 
-/// One key after the other, each until it is answered.
+/// Sends one key after the other, each until it is answered.
 async fn go_on(
     caller: usize,
     gateways: Vec<std::net::SocketAddr>,
@@ -162,10 +162,10 @@ async fn go_on(
     told
 }
 
-/// Whether a caller may stop here. Panics at what no caller should be told: that nobody knows, or
-/// that nobody can vouch for it.
+/// Whether the caller can stop with this answer. Panics at answers that no caller should get, such
+/// as 409 `outcome-unknown` or `not-joined`.
 fn is_definite(key: &str, answer: &Answer) -> bool {
-    // 500 is the service's own: it lost its database's ear, or its fence.
+    // 500 comes from the service: it lost its database connection, or its fence.
     let is_passing = matches!(answer.status, 500 | 503)
         || answer.is_problem("in-flight")
         || answer.is_problem("upstream-unreachable")

@@ -1,8 +1,8 @@
-//! The services in `examples/` as their readers start them: with their own dependencies, their own
+//! The services in `examples/` as their readers start them: with their dependencies and
 //! configuration, on a real Postgres, behind two gateways.
 //!
-//! Judged by the table of orders, which no record of Hapax can change. Without PostgreSQL, or where
-//! the dependencies cannot be installed, it says which test was skipped.
+//! The verdict comes from the table of orders, which no record of Hapax can change. If PostgreSQL
+//! is missing or the dependencies cannot be installed, a test prints that it was skipped.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 

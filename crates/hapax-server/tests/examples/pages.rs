@@ -1,5 +1,4 @@
-//! What the pages of the examples tell their readers to try, in their order, and what they say
-//! comes of it.
+//! Runs the commands on the pages of the examples, in their order, and checks the stated results.
 
 use std::process::{Command, Stdio};
 
@@ -66,7 +65,7 @@ fn says_what_happens(language: Language) {
     );
 }
 
-/// What the shell prints.
+/// Runs a command in a shell. Returns its output.
 fn run(functions: &str, command: &str) -> String {
     let ran = Command::new("sh")
         .args(["-c", &format!("{functions}\n{command}")])
@@ -82,7 +81,7 @@ fn run(functions: &str, command: &str) -> String {
     String::from_utf8(ran.stdout).unwrap()
 }
 
-/// The status, the problem if one is named, and the fields that are.
+/// Checks the status, the problem if the page names one, and the fields it names.
 fn check(printed: &str, expected: &str, line: &str) {
     let (said, _) = expected.split_once(": ").unwrap_or((expected, ""));
     let mut words = said.split(' ');

@@ -1,8 +1,8 @@
-//! No spelling of a path walks around a required key, whatever the service makes of the spelling.
+//! No spelling of a path evades a required key, however the service interprets the spelling.
 //!
-//! Each spelling goes to each service three times: straight, through the gateway without a key, and
-//! through it with one. The services write down the orders they take. Without a key there must be
-//! none; with a key, the same as straight.
+//! Each spelling goes to each service three times: directly, through the gateway without a key, and
+//! through the gateway with one. The services record the orders they take. Without a key there must
+//! be none; with a key, the same as directly.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::harness::serve_anybody;
 use super::install::{Language, installed, skipped};
 
-/// Only a broken service makes the test wait so long.
+/// Only a broken service makes the test wait this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SETTINGS: &str = "[[routes]]\nname = \"orders\"\npath = \"/v1/orders\"\nkey = \"required\"\n[[routes]]\npath = \"/open/**\"\nkey = \"off\"\n";
@@ -123,7 +123,7 @@ fn attack(reader: &Reader) {
     );
 }
 
-/// The status of a request whose target is sent as it is.
+/// Sends a request with this exact target. Returns its status.
 fn post(address: SocketAddr, target: &str, tag: &str, fields: &str) -> u16 {
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -141,7 +141,7 @@ fn post(address: SocketAddr, target: &str, tag: &str, fields: &str) -> u16 {
         .unwrap_or_else(|| panic!("{target}: {answer:?}"))
 }
 
-/// A service that takes orders at `/v1/orders`. It ends when dropped.
+/// A service that takes orders at `/v1/orders`. Dropping it ends the process.
 struct Reader {
     name: String,
     address: SocketAddr,
@@ -151,7 +151,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The tags of all orders up to now.
+    /// The tags of all orders so far.
     fn ledger(&self) -> BTreeSet<String> {
         post(self.address, "/v1/orders", "last", "");
         let orders = std::iter::from_fn(|| {
@@ -193,7 +193,7 @@ fn express() -> Option<Reader> {
 
 fn nginx() -> Option<Reader> {
     let directory = tempfile::tempdir().unwrap();
-    // It cannot be asked for any free port, and to tell which it took.
+    // nginx cannot choose a free port and report it.
     let port = TcpListener::bind("127.0.0.1:0")
         .and_then(|socket| socket.local_addr())
         .unwrap()
@@ -212,7 +212,8 @@ fn nginx() -> Option<Reader> {
     start("nginx", command, directory, Some(port))
 }
 
-/// Starts a service and waits until it listens; `None`, said aloud, if it cannot be started here.
+/// Starts a service and waits until it listens; `None`, after printing why, if it cannot be started
+/// here.
 fn start(
     name: &str,
     mut command: Command,

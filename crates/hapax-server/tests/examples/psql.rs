@@ -1,4 +1,4 @@
-//! The example in which whoever reads it is the service: this test reads it.
+//! The example in which the reader acts as the service: this test takes the reader's part.
 
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -39,7 +39,7 @@ async fn the_script_shows_every_error_and_what_it_commits_is_the_answer() {
         played.trim_end().ends_with("-- what there is\nby-hand-6"),
         "{played}"
     );
-    // Not a byte of an answer.
+    // The service sends no byte of an answer.
     drop(connection);
     let first = sent.await.unwrap();
     assert_eq!(
@@ -65,7 +65,8 @@ async fn the_script_shows_every_error_and_what_it_commits_is_the_answer() {
     assert_eq!(database.psql("SELECT id FROM orders"), "by-hand-6");
 }
 
-/// The gateway's request, and what it says of itself. Read and not answered.
+/// Reads the gateway's request without answering it. Returns the connection, the operation id and
+/// the fence.
 fn accept(upstream: &TcpListener) -> (TcpStream, String, String) {
     loop {
         let (connection, _) = upstream.accept().unwrap();
@@ -74,7 +75,7 @@ fn accept(upstream: &TcpListener) -> (TcpStream, String, String) {
             .map_while(Result::ok)
             .take_while(|line| !line.is_empty())
             .collect();
-        // A gateway that starts looks whether anybody is there, and sends nothing.
+        // A starting gateway only checks that the service accepts connections, and sends nothing.
         if head.is_empty() {
             continue;
         }
@@ -91,7 +92,7 @@ fn accept(upstream: &TcpListener) -> (TcpStream, String, String) {
     }
 }
 
-/// What psql prints, as the service's own role; the errors themselves go to the terminal.
+/// Runs a script in psql as the service's role. Returns its output; the errors go to the terminal.
 fn play(database: &Database, script: &str, operation: &str, fence: &str) -> String {
     let mut psql = database.client();
     psql.args([

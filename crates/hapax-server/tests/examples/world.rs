@@ -1,4 +1,5 @@
-//! The database, and two gateways with a service behind each, as the pages of the examples say.
+//! The database, and two gateways with a service behind each, as the pages of the examples
+//! describe.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -18,7 +19,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// By the commands of the page. `None`, after saying so, without PostgreSQL.
+    /// Runs the commands of the page. `None`, after printing why, without PostgreSQL.
     pub fn prepare(example_name: &str) -> Option<Database> {
         let postgres = Postgres::in_memory(&[])?;
         let url = postgres.database();
@@ -37,7 +38,7 @@ impl Database {
         Some(database)
     }
 
-    /// How this role reaches it.
+    /// The URL of the database for this role.
     pub fn url(&self, role: &str) -> String {
         format!(
             "postgres://{role}@{}/{}",
@@ -46,7 +47,7 @@ impl Database {
         )
     }
 
-    /// psql on it, as its owner unless told otherwise.
+    /// A psql command for the database, by default as its owner.
     pub fn client(&self) -> Command {
         let mut client = self.postgres.client("psql");
         client.args(["--no-psqlrc", "--dbname", &self.name]);
@@ -57,7 +58,7 @@ impl Database {
         self.postgres.psql(&self.name, sql)
     }
 
-    /// How many orders there are of an item.
+    /// The number of orders of an item.
     pub fn orders_of(&self, item: &str) -> usize {
         self.psql(&format!(
             "SELECT count(*) FROM orders WHERE item = '{item}'"
@@ -67,10 +68,10 @@ impl Database {
     }
 }
 
-/// A program that comes back where it was.
+/// A program that is restarted at the same address.
 pub struct Node {
     command: Command,
-    /// What it says when it serves.
+    /// The text it prints when it serves.
     word: &'static str,
     program: Program,
     port: Port,
@@ -87,7 +88,8 @@ impl Node {
         }
     }
 
-    /// A gateway as the example's own file has it, but for the addresses and what is said besides.
+    /// A gateway with the example's configuration file, except for the addresses and the variables
+    /// in `more`.
     pub fn gateway(
         example_name: &str,
         database: &Database,
@@ -127,7 +129,7 @@ impl Node {
         self.program = started(&mut self.command, self.word);
     }
 
-    /// After it has ended by itself.
+    /// Waits until the program has ended by itself, and starts it again.
     pub fn wait_and_start_again(&mut self) {
         self.program.ended();
         self.program = started(&mut self.command, self.word);
@@ -140,16 +142,16 @@ fn started(command: &mut Command, word: &str) -> Program {
     program
 }
 
-/// Two of each on one database: the first gateway has the first service behind it, and so on.
+/// Two services and two gateways on one database: each gateway has its own service behind it.
 pub struct World {
     pub gateways: Vec<Node>,
     pub services: Vec<Node>,
-    // The last to go.
+    // Dropped last.
     pub database: Database,
 }
 
 impl World {
-    /// `None`, after saying so, if there is something to it that cannot be had.
+    /// `None`, after printing why, if something is missing here.
     pub fn start(installed: &Installed, more: &[(&str, &str)]) -> Option<World> {
         let example_name = install::name(installed.language);
         let database = Database::prepare(example_name)?;

@@ -1,5 +1,5 @@
-//! Charges under keys, and a service that makes them: it writes down every request that reaches it,
-//! then its effect, then answers as it is told.
+//! Charges under keys, and a service that makes them: it records every request, then its effect,
+//! then answers as the request says.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -27,14 +27,14 @@ pub enum Version {
     Http2,
 }
 
-/// How far a request goes that is held at a gate.
+/// How far a request that is held at a gate proceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Read, and nothing else.
+    /// Only read.
     BeforeEffect,
-    /// Done, never answered.
+    /// The effect is done, and the request is never answered.
     AfterEffect,
-    /// Done, and answered when the gate lets it through.
+    /// The effect is done, and the request is answered when the gate opens.
     UntilLet,
 }
 
@@ -42,13 +42,13 @@ impl Hold {
     const ALL: [Hold; 3] = [Hold::BeforeEffect, Hold::AfterEffect, Hold::UntilLet];
 }
 
-/// A request for one effect, and what the service is to do with it.
+/// A request for one effect, and instructions for the service.
 #[derive(Clone, Debug)]
 pub struct Charge {
     pub key: String,
     pub answer_bytes: usize,
     hold: Option<(Hold, String)>,
-    /// How many seconds it waits for an attempt that is under way.
+    /// How many seconds it waits for a running attempt.
     wait: u32,
 }
 
@@ -62,7 +62,7 @@ impl Charge {
         }
     }
 
-    /// Held so at the gate of this name. A gate that nobody has asked for holds for ever.
+    /// Holds the request at the gate with this name. A gate that was never created holds for ever.
     pub fn held(self, hold: Hold, gate: &str) -> Charge {
         Charge {
             hold: Some((hold, gate.to_owned())),
@@ -70,7 +70,7 @@ impl Charge {
         }
     }
 
-    /// Answered when the gate of this name lets it through.
+    /// Holds the answer at the gate with this name.
     pub fn held_at(self, gate: &str) -> Charge {
         self.held(Hold::UntilLet, gate)
     }
@@ -82,7 +82,7 @@ impl Charge {
         }
     }
 
-    /// A repeat, which waits if it must.
+    /// A repeat, which waits for a running attempt.
     pub fn again(&self) -> Charge {
         Charge {
             hold: None,
@@ -104,7 +104,7 @@ impl Charge {
         fields
     }
 
-    /// As it goes over the wire in HTTP/1.1, up to the end of its head.
+    /// The bytes of an HTTP/1.1 request up to the end of its head.
     pub fn head_bytes(&self, more: &str) -> Vec<u8> {
         let fields: String = self
             .fields()
@@ -126,7 +126,7 @@ impl Charge {
         request.body(body).unwrap()
     }
 
-    /// For those who speak HTTP/2 by hand.
+    /// The request for tests that speak HTTP/2 themselves.
     pub fn request_http2<B>(&self, body: B) -> Request<B> {
         let mut request = self.request(body);
         *request.uri_mut() = format!("http://localhost{PATH}").parse().unwrap();
@@ -134,7 +134,7 @@ impl Charge {
     }
 }
 
-/// What became of a charge, by its answer.
+/// Classifies the answer to a charge.
 pub trait Charged {
     fn is_charged(&self) -> bool;
     fn is_unknown(&self) -> bool;
@@ -150,7 +150,7 @@ impl Charged for Answer {
     }
 }
 
-/// Sends a charge; `None` if no whole answer came back.
+/// Sends a charge; `None` if no complete answer came back.
 pub async fn send(address: SocketAddr, version: Version, charge: &Charge) -> Option<Answer> {
     let client = Client::new(address).http2(version == Version::Http2);
     let sent = client
@@ -160,7 +160,7 @@ pub async fn send(address: SocketAddr, version: Version, charge: &Charge) -> Opt
     sent.ok()
 }
 
-/// Sends one to somebody who is known to be there.
+/// Sends a charge to a service that must answer.
 #[track_caller]
 pub fn answer(address: SocketAddr, charge: &Charge) -> impl Future<Output = Answer> + Send + use<> {
     let client = Client::new(address).resetting();
@@ -173,7 +173,7 @@ pub async fn connect(address: SocketAddr) -> Option<TcpStream> {
     Some(socket)
 }
 
-/// Sends half a body and says so once the gateway has read it; never sends the rest.
+/// Sends half a body, signals when the gateway has read it, and never sends the rest.
 pub async fn send_half_a_body(
     address: SocketAddr,
     charge: Charge,
@@ -182,7 +182,7 @@ pub async fn send_half_a_body(
     let mut socket = connect(address).await?;
     let head = charge.head_bytes("expect: 100-continue\r\n");
     socket.write_all(&head).await.ok()?;
-    // Said when somebody asks for the body, and not before.
+    // The gateway sends this interim answer only when it starts to read the body.
     let mut interim = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
     socket.read_exact(&mut interim).await.ok()?;
     assert!(
@@ -204,18 +204,18 @@ pub async fn send_half_a_body(
     None
 }
 
-/// Where the next request of a gateway stands still for ever.
+/// Where the next request of a gateway stops for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Halt {
-    /// Read, and nothing else.
+    /// Only read.
     BeforeEffect,
-    /// Done, never answered.
+    /// The effect is done, and the request is never answered.
     AfterEffect,
-    /// Done, and half of the answer sent.
+    /// The effect is done, and half of the answer is sent.
     HalfSent,
 }
 
-/// What happened, by the service's own account.
+/// What happened, as recorded by the service.
 #[derive(Clone, Default)]
 pub struct Ledger {
     /// The fence that each request carried, by key, in the order of arrival.
@@ -232,7 +232,7 @@ impl Ledger {
         self.effects.get(key).copied().unwrap_or(0)
     }
 
-    /// No key came twice, so none had two effects.
+    /// Checks that no key was dispatched twice, so that none had two effects.
     pub fn assert_none_twice(&self) {
         for (key, fences) in &self.dispatches {
             assert_eq!(
@@ -247,8 +247,8 @@ impl Ledger {
     }
 }
 
-/// The service. Each gateway has an address of it to itself, by which the service knows which one
-/// it is.
+/// The service. Each gateway has its own address of the service, so that the service can tell the
+/// gateways apart.
 pub struct Upstream {
     services: Vec<super::Upstream>,
     inside: Arc<Inside>,
@@ -259,15 +259,15 @@ type Armed = (Halt, oneshot::Sender<Ends>);
 #[derive(Default)]
 struct Inside {
     ledger: Mutex<Ledger>,
-    /// Makes each answer one of a kind, so that a second effect could not pass for a replay.
+    /// Makes each answer unique, so that a second effect could not pass for a replay.
     answers: AtomicUsize,
-    /// Where each gateway's next request stands still, and who is to hear of it.
+    /// Where each gateway's next request stops, and the channel that reports it.
     halts: Mutex<HashMap<usize, Armed>>,
     gates: Mutex<HashMap<String, Arc<Gate>>>,
 }
 
 impl Upstream {
-    /// Begins to serve: at one address for each of these.
+    /// Starts the service with one address for each protocol.
     pub fn start(protocols: &[Protocol]) -> Upstream {
         let inside = Arc::new(Inside::default());
         let serve = |(gateway, protocol): (usize, &Protocol)| {
@@ -285,18 +285,18 @@ impl Upstream {
         Upstream { services, inside }
     }
 
-    /// Where it serves this gateway.
+    /// The address for this gateway.
     pub fn address(&self, gateway: usize) -> SocketAddr {
         self.services[gateway].address
     }
 
-    /// What has happened so far.
+    /// A copy of the ledger.
     pub fn ledger(&self) -> Ledger {
         self.inside.ledger.lock().unwrap().clone()
     }
 
-    /// Makes the next request of this gateway stand still. The result tells its connection, once it
-    /// does.
+    /// Makes the next request of this gateway stop. The receiver gets its connection's addresses
+    /// once it has stopped.
     pub fn halt(&self, gateway: usize, halt: Halt) -> oneshot::Receiver<Ends> {
         let (landed, has_landed) = oneshot::channel();
         let mut halts = self.inside.halts.lock().unwrap();
@@ -304,7 +304,7 @@ impl Upstream {
         has_landed
     }
 
-    /// A new gate of this name.
+    /// Creates a gate with this name.
     pub fn gate(&self, name: &str) -> Arc<Gate> {
         let gate = Arc::<Gate>::default();
         let mut gates = self.inside.gates.lock().unwrap();
@@ -371,7 +371,7 @@ impl Inside {
 }
 
 async fn stand_still(landed: oneshot::Sender<Ends>, ends: Ends) -> io::Result<Reply> {
-    // The test may have given up.
+    // The test may have given up waiting.
     let _ = landed.send(ends);
     std::future::pending().await
 }

@@ -1,5 +1,5 @@
-//! Programs in other languages with their dependencies, installed once from their registries under
-//! the build directory, and again when what is wanted of them changes.
+//! Programs in other languages with their dependencies. They are installed once from their
+//! registries under the build directory, and again when their requirements change.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use super::words;
 
-/// Written last, with what was wanted: a directory without it was given up half way.
+/// Written last, with the requirements: a directory without it is an unfinished installation.
 const STAMP: &str = "installed";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,25 +17,25 @@ pub enum Language {
     Node,
 }
 
-/// A file: its name, and what is in it.
+/// The name and the content of a file.
 pub type File = (&'static str, String);
 
-/// Where something is installed.
+/// An installation.
 #[derive(Clone)]
 pub struct Installed {
     pub language: Language,
     pub directory: PathBuf,
 }
 
-/// Installs what is `wanted` by exact versions and hashes, and puts the sources beside it. Nothing
-/// when it cannot be had here, which is said where nobody can miss it.
+/// Installs the `wanted` packages by exact versions and hashes, and puts the sources beside them.
+/// `None`, after printing why, if that is not possible here.
 pub fn install(
     name: &str,
     language: Language,
     wanted: &[File],
     sources: &[File],
 ) -> Option<Installed> {
-    // Several tests want the same one.
+    // Several tests need the same installation.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap();
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name(name);
@@ -45,7 +45,7 @@ pub fn install(
     };
     let made = installed.make(wanted);
     if let Err(reason) = made {
-        // Unlike a registry that is out of reach, this must not go unnoticed.
+        // Unlike an unreachable registry, a wrong hash must fail the test.
         let was_tampered_with = ["DO NOT MATCH THE HASHES", "EINTEGRITY"]
             .iter()
             .any(|word| reason.contains(word));
@@ -56,22 +56,22 @@ pub fn install(
         skipped(&format!("{name} cannot be installed: {reason}"));
         return None;
     }
-    // Modules are looked for from where the program is.
+    // Modules are searched for from the directory of the program.
     sources.iter().for_each(|source| installed.put(source));
     Some(installed)
 }
 
-/// Says aloud that a test has not run, and why.
+/// Prints that a test was skipped, and why.
 pub fn skipped(why: &str) {
-    // The harness names a test's thread after it. Not by a macro: those write nothing for tests
-    // that pass.
+    // The test harness names a thread after its test. This does not use `println!`, whose output is
+    // captured for tests that pass.
     let thread = std::thread::current();
     let line = format!("SKIPPED {}: {why}\n", thread.name().unwrap_or("a test"));
     std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 impl Installed {
-    /// What runs a program with these dependencies, from where they are.
+    /// The interpreter for programs with these dependencies, in their directory.
     pub fn interpreter(&self) -> Command {
         let mut command = match self.language {
             Language::Python => Command::new(self.directory.join("bin/python")),
@@ -113,7 +113,7 @@ impl Installed {
         Ok(())
     }
 
-    /// Only if it differs: another run of the tests may be about to read it.
+    /// Writes the file only if it differs: another run of the tests may be about to read it.
     fn put(&self, (name, text): &File) {
         let to = self.directory.join(name);
         if std::fs::read_to_string(&to).ok().as_ref() != Some(text) {

@@ -1,5 +1,5 @@
-//! What the suites share of the server: its program, its settings, and a service that charges.
-//! Everything that needs nothing of the server is in `hapax_testkit::harness`.
+//! Shared parts that need the server: its program, its settings, and a service that charges.
+//! Everything else is in `hapax_testkit::harness`.
 
 #![allow(
     dead_code,
@@ -22,14 +22,14 @@ use hapax_server::config::{Config, StoreUrl};
 pub use hapax_testkit::harness::*;
 use hapax_testkit::servers::Postgres;
 
-/// The program that was built.
+/// The built program.
 pub fn hapax() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hapax"));
     command.stdin(Stdio::null());
     command
 }
 
-/// The words of a command line, of which those in single quotes may hold spaces.
+/// The words of a command line; words in single quotes may contain spaces.
 pub fn words(line: &str) -> Vec<&str> {
     let pieces = line.split('\'').enumerate();
     let words = pieces.flat_map(|(number, piece)| match number % 2 {
@@ -39,7 +39,7 @@ pub fn words(line: &str) -> Vec<&str> {
     words.collect()
 }
 
-/// What the program said, run to its end.
+/// The exit code and output of a finished program.
 pub struct Said {
     pub code: i32,
     pub stdout: String,
@@ -47,26 +47,26 @@ pub struct Said {
 }
 
 impl Said {
-    /// Whether it ended with this code.
+    /// Checks the exit code.
     #[track_caller]
     pub fn assert_code(&self, code: i32) {
         assert_eq!(self.code, code, "{}{}", self.stdout, self.stderr);
     }
 
-    /// Whether it ended with this code, having printed so many lines.
+    /// Checks the exit code and the number of printed lines.
     #[track_caller]
     pub fn assert_lines(&self, code: i32, count: usize) {
         self.assert_code(code);
         assert_eq!(self.stdout.lines().count(), count, "{}", self.stdout);
     }
 
-    /// Whether this is on its standard error.
+    /// Checks that the standard error contains `what`.
     #[track_caller]
     pub fn assert_told(&self, what: &str) {
         assert!(self.stderr.contains(what), "{}", self.stderr);
     }
 
-    /// Whether this is on its standard output.
+    /// Checks that the standard output contains `what`.
     #[track_caller]
     pub fn assert_printed(&self, what: &str) {
         assert!(self.stdout.contains(what), "{}{}", self.stdout, self.stderr);
@@ -82,7 +82,7 @@ pub fn said(command: &mut Command) -> Said {
 pub fn said_to(command: &mut Command, input: &[u8]) -> Said {
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = piped.stderr(Stdio::piped()).spawn().expect("it runs");
-    // It may end without reading.
+    // The program may end without reading its input.
     let _ = child.stdin.take().expect("piped").write_all(input);
     let output = child.wait_with_output().expect("it ends");
     let text = |bytes| String::from_utf8(bytes).expect("what is printed is text");
@@ -93,7 +93,7 @@ pub fn said_to(command: &mut Command, input: &[u8]) -> Said {
     }
 }
 
-/// `hapax serve` with these settings, which it reads from a file in this directory.
+/// `hapax serve` with these settings, written to a file in this directory.
 pub fn serve_command(directory: &Path, settings: &str) -> Command {
     let file = directory.join("hapax.toml");
     replace(&file, settings);
@@ -102,7 +102,7 @@ pub fn serve_command(directory: &Path, settings: &str) -> Command {
     command
 }
 
-/// What every `hapax serve` without a file is told.
+/// The arguments of every `hapax serve` without a file.
 pub const SERVE: [&str; 7] = [
     "serve",
     "--listen",
@@ -120,8 +120,8 @@ pub fn serve_on(store: &str, upstream: SocketAddr) -> Program {
     Program::serve(hapax().args(SERVE).args(args))
 }
 
-/// A gateway for tests of what a request is, and not of who sends it. `before` are settings that
-/// stand before the first section.
+/// A gateway for tests that do not depend on the principal. `before` are settings before the first
+/// section.
 pub fn serve_anybody(upstream: SocketAddr, before: &str, settings: &str) -> Program {
     let settings = format!(
         "listen = \"127.0.0.1:0\"\nadmin = \"off\"\nstore = \"sqlite:hapax.db\"\n\
@@ -133,22 +133,21 @@ pub fn serve_anybody(upstream: SocketAddr, before: &str, settings: &str) -> Prog
     Program::serve(command.env("HAPAX_LOG", "error")).keep(directory)
 }
 
-/// The same as [`serve_command`], started in a directory of its own.
+/// Like [`serve_command`], started in its own directory.
 pub fn serve(settings: &str) -> Program {
     let directory = tempfile::tempdir().unwrap();
     Program::serve(&mut serve_command(directory.path(), settings)).keep(directory)
 }
 
-/// Puts a file in place of another in one step, as an editor does: a reader must not find half of
-/// it.
+/// Replaces a file atomically, as an editor does: a reader must not find half of it.
 pub fn replace(path: &Path, text: &str) {
     let aside = path.with_extension("new");
     std::fs::write(&aside, text).unwrap();
     std::fs::rename(aside, path).unwrap();
 }
 
-/// The settings of a gateway in this process: any port, no operators, records in memory, and no
-/// load balancer that has to notice its end.
+/// The settings of a gateway in this process: any free port, no admin listener, a store in memory,
+/// and no drain notice for a load balancer.
 pub fn config(upstream: SocketAddr) -> Config {
     let mut config = Config::new(format!("http://{upstream}").parse().unwrap());
     config.listen = ([127, 0, 0, 1], 0).into();
@@ -158,7 +157,7 @@ pub fn config(upstream: SocketAddr) -> Config {
     config
 }
 
-/// A new database on this server, prepared as an operator does it. Returns its URL.
+/// A new database on this server, migrated as an operator would do it. Returns its URL.
 pub fn migrated(server: &Postgres) -> String {
     let url = server.database();
     let said = said(hapax().args(["migrate", "--store", &url]));
@@ -166,12 +165,12 @@ pub fn migrated(server: &Postgres) -> String {
     url
 }
 
-/// The name of a database, by its URL.
+/// The name of the database in a URL.
 pub fn database_name(url: &str) -> &str {
     url.rsplit_once('/').expect("a URL").1
 }
 
-/// What the gateway has counted under this name and these labels, by its metrics.
+/// The value of this series, a name with labels, in the gateway's metrics.
 pub fn metric(metrics: &str, series: &str) -> f64 {
     let found = metrics
         .lines()

@@ -1,4 +1,4 @@
-//! What came back on a connection, read as strictly as it was written loosely.
+//! Strict parsing of what came back on a connection.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -8,7 +8,7 @@ use hapax_testkit::harness::frames::{
     self, ACK, END_STREAM, GOAWAY, PREFACE, RST_STREAM, Received, SETTINGS,
 };
 
-/// Whoever does not hear within this time what became of a connection never will.
+/// A connection whose end is not seen within this time hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An answer.
@@ -19,12 +19,12 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// What the upstream says it saw, if it is the upstream's answer.
+    /// What the upstream reports to have seen, if this is the upstream's answer.
     pub fn saw(&self) -> Option<&str> {
         self.body.strip_prefix("saw ")?.strip_suffix('\n')
     }
 
-    /// Whether it is the gateway's own.
+    /// Whether this is an answer of the gateway itself.
     pub fn is_ours(&self) -> bool {
         self.body.starts_with("{\"type\":")
             && self.body.contains(&format!("\"status\":{}", self.status))
@@ -34,11 +34,11 @@ impl Answer {
 /// Everything that came back.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// To the first request and to the second, if they were answered.
+    /// The answers to the first and the second request, if there were any.
     pub answers: [Option<Answer>; 2],
-    /// How else it ended, over HTTP/2.
+    /// How else the first stream ended, over HTTP/2.
     pub ended: Option<String>,
-    /// What nobody asked for.
+    /// Bytes or answers that belong to no request.
     pub surplus: Option<String>,
 }
 
@@ -50,11 +50,10 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     socket
 }
 
-/// Sends bytes and takes everything that comes back until the gateway closes, which is for it to
-/// do.
+/// Sends bytes and reads everything that comes back until the gateway closes the connection.
 pub fn http1(address: SocketAddr, bytes: &[u8]) -> Result<Outcome, String> {
     let mut socket = connect(address);
-    // It may well close before it has read everything.
+    // The gateway may close before it has read everything.
     let _ = socket.write_all(bytes);
     let mut received = Vec::new();
     if let Err(error) = socket.read_to_end(&mut received)
@@ -75,7 +74,7 @@ pub fn http1(address: SocketAddr, bytes: &[u8]) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// The next final answer. Takes nothing if there is none that is whole.
+/// The next final answer. Consumes nothing if there is no complete one.
 fn next_answer(rest: &mut &[u8]) -> Option<Answer> {
     let mut left = *rest;
     loop {
@@ -129,8 +128,8 @@ fn take<'a>(left: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
 /// The streams of the first request and of the second.
 const STREAMS: [u32; 2] = [1, 3];
 
-/// Sends frames, and takes what comes back until both streams have ended, or the connection has.
-/// Streams are answered in any order.
+/// Sends frames, and reads until both streams or the connection have ended. Streams may be answered
+/// in any order.
 pub fn http2(address: SocketAddr, bytes: &[u8]) -> Result<Outcome, String> {
     let mut socket = connect(address);
     let opening = [PREFACE, &frames::frame(SETTINGS, 0, 0, &[]), bytes].concat();
@@ -193,7 +192,7 @@ impl Outcome {
     }
 }
 
-/// The status, if it is one that HPACK has a number for; else 0, and the body has to tell.
+/// The status, if HPACK has an index for it; otherwise 0, and the body shows it.
 fn status(block: &[u8]) -> u16 {
     match block.first() {
         Some(0x88) => 200,

@@ -1,10 +1,10 @@
-//! Hostile input over raw sockets, in front of real upstreams that write down what they see: no
+//! Hostile input over raw sockets, in front of real upstreams that record what they see: no
 //! desynchronisation.
 //!
-//! Each input is followed, in the same write, by a second request. The upstream's own record must
-//! show nothing of the first, or exactly what was meant, and of the second nothing, or itself; each
-//! answer must be the answer to its own request; and a probe on a fresh connection must get its own
-//! answer. A table says what became of each.
+//! Each input is followed, in the same write, by a second request. The upstream's record must show
+//! nothing of the first request, or exactly what was meant, and of the second nothing, or itself.
+//! Each answer must be the answer to its own request, and a probe on a new connection must get its
+//! own answer. The test prints a table with the results.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
@@ -26,8 +26,8 @@ use harness::{Program, serve_anybody};
 use upstreams::Upstream;
 use verdict::{Run, Stragglers};
 
-/// Short, so that whoever waits for the gateway to close waits no longer than this; long enough for
-/// a busy machine to send what was written.
+/// Short, because some inputs wait for the gateway to close; long enough for a busy machine to send
+/// all bytes.
 const SETTINGS: &str = r#"
 [timeouts]
 first_byte = "2s"
@@ -39,7 +39,7 @@ path = "/**"
 body_bytes_max = "8KiB"
 "#;
 
-/// What became of each run, by its input and whether it had a key: a cell for each upstream.
+/// The results by input and by whether it had a key: a cell for each upstream.
 type Table = BTreeMap<(usize, bool), String>;
 
 #[test]
@@ -73,7 +73,7 @@ fn hostile_input_desynchronises_no_upstream() {
     );
 }
 
-/// Every input, one after another, in front of one upstream.
+/// Sends every input, one after another, in front of one upstream.
 fn attack(upstream: &Upstream, cases: &[Case]) -> (Table, Vec<String>) {
     let mut gateway = serve_anybody(upstream.address, "", SETTINGS);
     let (mut table, mut failures, mut stragglers) =
@@ -126,7 +126,7 @@ fn run(
             answers::http2(gateway.clients, &http2(frames, &nonce, key.as_deref()))
         }
     };
-    // Whatever became of it: what the upstream saw belongs to this run and to no other.
+    // The probe separates the runs: everything that the upstream saw before it belongs to this run.
     let probed = probe(gateway, &nonce);
     let mut seen = upstream.seen_until(&format!("/probe-{nonce}"))?;
     seen.retain(|seen| !stragglers.forgive(seen));
@@ -142,7 +142,7 @@ fn run(
     })
 }
 
-/// Somebody else's request, on a connection of its own, must get its own answer.
+/// Another client's request, on its own connection, must get its own answer.
 fn probe(gateway: &Program, nonce: &str) -> Result<(), String> {
     let outcome = answers::http1(
         gateway.clients,

@@ -1,5 +1,4 @@
-//! Real upstreams, started privately, that write down every request they find in what they are
-//! sent.
+//! Real upstreams, private to these tests, that record every request they find in their input.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,24 +10,24 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Long enough for a busy machine; whoever waits longer waits in vain.
+/// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A request as an upstream understood it.
+/// A request as an upstream parsed it.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub method: String,
     pub target: String,
     pub body: String,
-    /// It was read to its end.
+    /// Whether it was read to its end.
     pub whole: bool,
-    /// The upstream did not like it, and answered so by itself.
+    /// The status with which the upstream itself refused it.
     pub refused: Option<u16>,
     fields: Vec<(String, String)>,
 }
 
 impl Seen {
-    /// All values of a field, however its name is spelt: `_` is `-` to many frameworks.
+    /// All values of a field in any spelling of its name: many frameworks treat `_` as `-`.
     pub fn field(&self, name: &str) -> Vec<&str> {
         let is_it = |given: &str| given.to_ascii_lowercase().replace('_', "-") == name;
         self.fields
@@ -39,7 +38,7 @@ impl Seen {
     }
 }
 
-/// An upstream at work. It ends when dropped, or with this process.
+/// A running upstream. It ends when dropped, or with this process.
 pub struct Upstream {
     pub name: &'static str,
     pub address: SocketAddr,
@@ -49,7 +48,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// What it has seen until it saw this target, without that one.
+    /// The requests seen before the one with this target.
     pub fn seen_until(&self, target: &str) -> Result<Vec<Seen>, String> {
         let mut all = Vec::new();
         loop {
@@ -69,7 +68,7 @@ impl Drop for Upstream {
     }
 }
 
-/// Those that can be started here. The others are named, loudly.
+/// The upstreams that can be started here. The names of the others are printed.
 pub fn all() -> Vec<Upstream> {
     [nginx(), python(), node()]
         .into_iter()
@@ -83,7 +82,7 @@ pub fn all() -> Vec<Upstream> {
 
 fn nginx() -> Result<Upstream, String> {
     let directory = tempfile::tempdir().unwrap();
-    // It cannot be asked for any free port, and to tell which it took.
+    // nginx cannot choose a free port and report it.
     let port = TcpListener::bind("127.0.0.1:0")
         .and_then(|socket| socket.local_addr())
         .unwrap()
@@ -130,8 +129,8 @@ fn listening(line: &str) -> Option<u16> {
     line.strip_prefix("listening ")?.trim().parse().ok()
 }
 
-/// Starts a program that ends when our end of its standard input does, and waits until a line of
-/// its output says its port.
+/// Starts a program that ends when its standard input closes, and waits until a line of its output
+/// names its port.
 fn start(
     name: &'static str,
     command: &[&str],
@@ -201,7 +200,7 @@ fn record(text: &str) -> Seen {
     };
     let pairs = record["fields"].as_array().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    // nginx says nothing of a field that is not there by saying that it is empty.
+    // nginx reports a missing field as an empty value.
     seen.fields = pairs
         .map(|pair| (text(&pair[0]), text(&pair[1])))
         .filter(|(_, value)| !value.is_empty())

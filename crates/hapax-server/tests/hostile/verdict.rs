@@ -1,11 +1,11 @@
-//! Whether what became of an input is what must become of it.
+//! Compares what happened to an input with what must happen.
 
 use crate::answers::{Answer, Outcome};
 use crate::cases::{Expect, First};
 use crate::upstreams::Seen;
 
-/// Targets of requests that were broken off: an upstream may notice that after it has seen the
-/// probe. Whether they may have been whole.
+/// Targets of requests that were broken off, and whether they may be complete. An upstream may
+/// record them only after it has seen the probe.
 #[derive(Default)]
 pub struct Stragglers(Vec<(String, bool)>);
 
@@ -19,7 +19,8 @@ impl Stragglers {
         }
     }
 
-    /// Whether this is the beginning of one that was broken off before. Each is forgiven once.
+    /// Whether this is a late record of an earlier request that was broken off. Each is accepted
+    /// once.
     pub fn forgive(&mut self, seen: &Seen) -> bool {
         let known = self.0.iter().position(|(target, may_be_whole)| {
             *target == seen.target && (*may_be_whole || !seen.whole)
@@ -40,7 +41,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// For the table.
+    /// The text of this run in the table.
     pub fn cell(&self) -> String {
         let answer = |answer: &Option<Answer>| match answer {
             Some(Answer { status: 0, .. }) => "4xx".to_owned(),
@@ -76,7 +77,7 @@ impl Run {
         }
     }
 
-    /// What is wrong, if anything is.
+    /// `Err` says what is wrong.
     pub fn verdict(&self) -> Result<(), String> {
         if let Some(surplus) = &self.outcome.surplus {
             return Err(format!("an answer too many, or half of one: {surplus:?}"));
@@ -101,8 +102,7 @@ impl Run {
         })
     }
 
-    /// Nothing reached the upstream but the first request, at most once, and the second, at most
-    /// once.
+    /// The upstream saw only the first request, at most once, and the second, at most once.
     fn seen_only_what_was_sent(&self) -> Result<(), String> {
         let (mut first, mut second) = (0, 0);
         for seen in &self.seen {
@@ -137,7 +137,7 @@ impl Run {
     fn is_first(&self, seen: &Seen) -> bool {
         let first = match &self.expect {
             Expect::Refused(_) => return false,
-            // The beginning of what is not guarded is on its way before its end is known to be bad.
+            // An unguarded request is forwarded before its end is known to be invalid.
             Expect::BrokenOff(first) => {
                 return self.key.is_none()
                     && !seen.whole
@@ -150,7 +150,7 @@ impl Run {
             | Expect::ThenRefused(first, _) => first,
         };
         let is_it = seen.method == first.method && seen.target == self.filled(&first.target);
-        // What the upstream itself does not like it may not have read.
+        // The upstream may not have read a request that it refused itself.
         is_it
             && (seen.refused.is_some()
                 || (seen.whole
@@ -159,7 +159,7 @@ impl Run {
                     && self.is_signed(seen)))
     }
 
-    /// One length, and one that is plain.
+    /// There is exactly one length, and it is unambiguous.
     fn is_framed(&self, seen: &Seen) -> bool {
         match (
             &seen.field("content-length")[..],
@@ -174,8 +174,8 @@ impl Run {
         }
     }
 
-    /// A guarded request carries the key and a fence of ours; another has no fence, and no key that
-    /// was not sent with it.
+    /// A guarded request carries the key and a fence from the gateway; another has no fence, and no
+    /// key that was not sent with it.
     fn is_signed(&self, seen: &Seen) -> bool {
         let keys = seen.field("idempotency-key");
         let fences = seen.field("hapax-fence");
@@ -191,7 +191,7 @@ impl Run {
             && keys == self.key.iter().map(String::as_str).collect::<Vec<_>>()
     }
 
-    /// An answer of the upstream's is the answer to the request in whose place it came.
+    /// An answer of the upstream belongs to the request in whose place it came.
     fn answered_each_as_itself(&self) -> Result<(), String> {
         let [first, second] = &self.outcome.answers;
         let target = match &self.expect {
@@ -223,7 +223,7 @@ impl Run {
     fn is_refused(&self, status: u16) -> Result<(), String> {
         let [first, second] = &self.outcome.answers;
         if self.is_http2 {
-            // A stream of its own is none of the second's business.
+            // Over HTTP/2 the second request has its own stream and is not affected.
             let refused = first
                 .as_ref()
                 .map_or(self.outcome.ended.is_some(), Answer::is_refusal);
@@ -265,7 +265,7 @@ impl Run {
             .ok_or("it is not answered")?;
         let saw = format!("{} {}", first.method, self.filled(&first.target));
         match seen.refused {
-            // Its own answer says what the upstream's record says.
+            // The client's answer agrees with the upstream's record.
             Some(status) => check(
                 answer.status == status || answer.is_refusal(),
                 "the upstream's refusal is not its answer",
@@ -308,7 +308,7 @@ impl Run {
 }
 
 impl Answer {
-    /// Not the upstream's, and no success.
+    /// Not from the upstream, and not a success.
     fn is_refusal(&self) -> bool {
         self.saw().is_none() && (self.status >= 400 || self.status == 0)
     }

@@ -1,4 +1,4 @@
-//! Databases of these tests.
+//! The databases of these tests.
 
 use hapax_testkit::servers::Postgres;
 use tokio_postgres::{Client, NoTls};
@@ -6,10 +6,10 @@ use tokio_postgres::{Client, NoTls};
 use crate::harness::{database_name, in_time, migrated};
 use crate::ledger::Effects;
 
-/// The effects of both kinds of services: in a table of theirs.
+/// The table in which both kinds of services record their effects.
 const ORDERS: &str = "CREATE TABLE orders (key text NOT NULL, fence int8 NOT NULL, number serial)";
 
-/// A database that is prepared as a store, and has a table of orders.
+/// A migrated database with a table of orders.
 pub fn joined() -> Option<String> {
     let server = Postgres::shared()?;
     let url = migrated(server);
@@ -17,7 +17,7 @@ pub fn joined() -> Option<String> {
     Some(url)
 }
 
-/// A database of a service's own, with what fences it.
+/// A service's own database with the fencing functions.
 pub fn fenced() -> Option<String> {
     let server = Postgres::shared()?;
     let url = server.database();
@@ -37,7 +37,7 @@ pub async fn connect(url: &str) -> Client {
     client
 }
 
-/// What is in the table of orders.
+/// The effects in the table of orders.
 pub async fn effects(url: &str) -> Effects {
     let rows = connect(url)
         .await
@@ -54,7 +54,7 @@ pub async fn effects(url: &str) -> Effects {
     effects
 }
 
-/// Waits until somebody waits for a lock there.
+/// Waits until a session there waits for a lock.
 pub async fn wait_blocked(url: &str) {
     let client = connect(url).await;
     let blocked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -72,7 +72,7 @@ pub async fn wait_blocked(url: &str) {
     in_time("somebody waits for a lock", looking).await;
 }
 
-/// The code of an error that the database raised.
+/// The SQL state of an error that the database raised.
 pub fn code(error: &tokio_postgres::Error) -> &str {
     error
         .code()

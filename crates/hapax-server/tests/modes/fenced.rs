@@ -1,4 +1,4 @@
-//! Mode `fenced`: the service keeps fence, mark and answer for each operation.
+//! Mode `fenced`: the service stores a fence, a mark and an answer for each operation.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::world::{World, order, serve};
 
 const ORDER: &str = "order of k";
 
-/// A service on `fenced.sql`, and a gateway before it in this mode. `None` without a PostgreSQL.
+/// A service on `fenced.sql`, with a gateway in this mode in front of it. `None` without
+/// PostgreSQL.
 async fn fencing(mode: Mode) -> Option<(std::sync::Arc<Fencing>, Upstream, World, String)> {
     let url = database::fenced()?;
     let fencing = Fencing::new(&url);
@@ -49,7 +50,7 @@ async fn a_slow_original_never_has_a_second_effect() {
     let Some((fencing, _service, world, url)) = fencing(Mode::Fenced).await else {
         return;
     };
-    // It comes after its successor: it gets what there is.
+    // The original comes after its successor and gets the successor's answer.
     world
         .order("k", "break off, do it later")
         .await
@@ -61,7 +62,7 @@ async fn a_slow_original_never_has_a_second_effect() {
         (count(&effects(&url).await), fencing.late()),
         (1, vec!["201".to_owned()])
     );
-    // Its successor was refused, which is an answer: it gets that.
+    // The successor was refused, which is an answer: the original gets it too.
     world
         .order("refused", "break off, do it later")
         .await
@@ -80,8 +81,8 @@ async fn a_slow_original_never_has_a_second_effect() {
         .order("refused", "do it")
         .await
         .assert_replayed(422, "order of refused");
-    // Its successor failed, and is known to count for nothing: then it is the one, and the next is
-    // told.
+    // The successor failed and was rolled back: the original has the effect, and the next attempt
+    // gets its answer.
     world
         .order("failed", "break off, do it later")
         .await
@@ -97,8 +98,8 @@ async fn a_slow_original_never_has_a_second_effect() {
     world.end().await;
 }
 
-/// It is inside its transaction when its successor comes, which waits for the row and then sees
-/// what became of it.
+/// The original is inside its transaction when its successor comes. The successor waits for the row
+/// lock and then sees the result.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_attempts_at_the_same_time_one_is_first() {
     let Some((fencing, _service, world, url)) = fencing(Mode::Fenced).await else {
@@ -126,7 +127,7 @@ async fn the_same_table_answers_probes() {
     let Some((fencing, _service, world, url)) = fencing(Mode::Probe).await else {
         return;
     };
-    // Done.
+    // The probe finds the operation done.
     world
         .order("done", "do it, break off")
         .await
@@ -135,7 +136,8 @@ async fn the_same_table_answers_probes() {
     got.assert_first(201, "order of done");
     assert_eq!(got.headers.get("content-type").unwrap(), "text/plain");
     assert_eq!(fencing.dispatched().len(), 1, "it was not sent again");
-    // Barred, and only then does the slow original go on, before its successor, which is lost too.
+    // The probe bars the original. Only then does the original continue, before its successor,
+    // which is lost too.
     world
         .order("k", "break off, do it later")
         .await
@@ -154,7 +156,7 @@ async fn the_same_table_answers_probes() {
         (count(&effects(&url).await), fencing.late()),
         (2, vec!["refused".to_owned(), "201".to_owned()])
     );
-    // Inside its transaction: nobody knows yet.
+    // The original is inside its transaction, so the probe cannot know the outcome yet.
     world
         .order("inside", "break off inside")
         .await
@@ -170,7 +172,7 @@ async fn the_same_table_answers_probes() {
     world.end().await;
 }
 
-/// What the functions say to whoever calls them otherwise than they are meant.
+/// Errors of the functions when they are called in a wrong way.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_functions_refuse_what_would_not_be_fenced() {
     let Some(url) = database::fenced() else {
@@ -223,15 +225,15 @@ async fn the_functions_refuse_what_would_not_be_fenced() {
             .get::<_, i64>(0),
         1
     );
-    // It may be run again, over what is there.
+    // The script can be run again on an existing installation.
     client
         .batch_execute(include_str!("../../../../packaging/sql/fenced.sql"))
         .await
         .unwrap();
 }
 
-/// A refusal for its fence is known to count for nothing, whatever its status; and only where
-/// fences mean something.
+/// A refusal because of the fence is known to have no effect, whatever its status; but only in
+/// modes that use fences.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_for_its_fence_is_never_kept() {
     for (mode, is_kept) in [
@@ -262,7 +264,7 @@ async fn a_refusal_for_its_fence_is_never_kept() {
 }
 
 /// After retention and tombstone the same key is another operation: the service must not answer
-/// what it remembers of the first.
+/// with what it stored for the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_used_again_after_its_tombstone_is_another_operation() {
     let reference = Reference::new(Kind::Fenced);
@@ -288,7 +290,7 @@ async fn a_key_used_again_after_its_tombstone_is_another_operation() {
     world.end().await;
 }
 
-/// The same scenario, of which only the second is a service as the mode wants it.
+/// The same scenario for a service of this kind; only `Fenced` follows the rules of the mode.
 async fn applied_and_lost(kind: Kind) -> std::sync::Arc<Reference> {
     let reference = Reference::new(kind);
     let service = serve(&reference);

@@ -1,4 +1,4 @@
-//! A service with a database of its own, fenced by `packaging/sql/fenced.sql`.
+//! A service with its own database, fenced by `packaging/sql/fenced.sql`.
 
 use std::io;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use crate::world::{PROBE, Serve};
 
 pub struct Fencing {
     url: String,
-    /// The fences of everything that was sent to be done.
+    /// The fences of all dispatched requests.
     dispatched: Mutex<Vec<u64>>,
-    /// What became of work that went on after it was given up for lost: what the statement said, or
-    /// the code of its error.
+    /// The results of work that continued after its attempt was lost: the status, or the SQL state
+    /// of the error.
     late: Mutex<Vec<String>>,
     /// Where such work waits.
     pub slow: Gate,
 }
 
-/// What a transaction came to.
+/// The result of a transaction.
 enum Came {
-    /// To an answer, its own or an earlier one.
+    /// An answer, its own or an earlier one.
     Answer(i32, Vec<u8>),
-    /// To nothing: a higher fence was here.
+    /// Nothing was done, because of a higher fence.
     Refused,
 }
 
@@ -47,8 +47,8 @@ impl Fencing {
         self.late.lock().unwrap().clone()
     }
 
-    /// One attempt in one transaction. `inside` is where it stands between its first statement and
-    /// the rest.
+    /// One attempt in one transaction. It waits at `inside` between its first statement and the
+    /// rest.
     async fn attempt(
         &self,
         asked: &Asked,
@@ -75,7 +75,7 @@ impl Fencing {
             gate.pass().await;
         }
         let body = format!("order of {}", asked.key());
-        // A refusal is an answer, without an effect.
+        // A refusal is an answer without an effect.
         if status < 400 {
             client
                 .execute(
@@ -93,7 +93,7 @@ impl Fencing {
         Ok(Came::Answer(status, body.into_bytes()))
     }
 
-    /// The first statement, and then something that fails: all of it is rolled back.
+    /// Runs the first statement and then rolls everything back, as after a failure.
     async fn fail(&self, asked: &Asked) -> Result<(), Error> {
         let client = connect(&self.url).await;
         client.batch_execute("BEGIN").await?;
@@ -125,7 +125,7 @@ impl Fencing {
         Ok(with(answer, "content-type", row.get(2)))
     }
 
-    /// Goes on with an attempt that was given up for lost.
+    /// Continues an attempt that was lost.
     async fn go_on(&self, asked: &Asked, inside: Option<&Gate>) {
         let came = match self.attempt(asked, 201, inside).await {
             Ok(Came::Answer(status, _)) => status.to_string(),
@@ -159,7 +159,7 @@ fn answer(came: Came) -> Reply {
 impl Serve for Fencing {
     async fn serve(self: Arc<Self>, asked: Asked) -> io::Result<Reply> {
         if asked.uri.path() == PROBE {
-            // Nobody knows yet, if the row is held.
+            // If the row is locked, the outcome is not known yet.
             return Ok(self
                 .probe(&asked)
                 .await
@@ -200,7 +200,7 @@ impl Serve for Fencing {
     }
 }
 
-/// The functions by themselves, as somebody calls them who has made a mistake.
+/// Calls the functions directly. Returns the SQL state of the error, or an empty text.
 pub async fn raised(client: &Client, statement: &str) -> String {
     match client.batch_execute(statement).await {
         Ok(()) => String::new(),

@@ -1,5 +1,4 @@
-//! Mode `transaction`: the rule of what counts, by every way in which a call to the service can
-//! end.
+//! Mode `transaction`: what counts, for every way in which a call to the service can end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +20,12 @@ struct Scene {
 }
 
 impl Scene {
-    /// `None` without a PostgreSQL.
+    /// `None` without PostgreSQL.
     async fn start() -> Option<Scene> {
         Scene::patient(Duration::from_secs(60)).await
     }
 
-    /// The same before a gateway that waits so long for an answer.
+    /// The same with this answer timeout of the gateway.
     async fn patient(patience: Duration) -> Option<Scene> {
         let url = database::joined()?;
         let joining = Joining::new(&url);
@@ -43,13 +42,13 @@ impl Scene {
         })
     }
 
-    /// Its first answer is the one that was stored with its effect.
+    /// The first answer is the one that was stored with the effect.
     async fn joins(&self, key: &str, told: &str) {
         let got = self.world.order(key, told).await;
         got.assert_first(201, &stored(key));
     }
 
-    /// A repeat is answered with what was stored.
+    /// A repeat is answered with the stored answer.
     async fn replays(&self, key: &str) {
         let got = self.world.order(key, "join, then say the same").await;
         got.assert_replayed(201, &stored(key));
@@ -60,7 +59,7 @@ impl Scene {
         got.assert_rejected(status, code, again);
     }
 
-    /// How often something was sent, and how many orders there are; none of them twice.
+    /// The number of dispatches and of orders. Panics if a key has two orders.
     async fn counts(&self) -> (usize, usize) {
         (self.joining.dispatched(), count(&effects(&self.url).await))
     }
@@ -71,7 +70,7 @@ impl Scene {
             .await
     }
 
-    /// Requests by what became of them.
+    /// The number of requests with this outcome.
     async fn requests(&self, outcome: &str) -> u64 {
         self.world
             .counted(&format!(
@@ -107,7 +106,7 @@ async fn an_order_that_joins_is_answered_and_replayed() {
     scene.world.end().await;
 }
 
-/// Once it is stored nothing that comes over HTTP makes a difference, nor that nothing comes.
+/// Once the answer is stored, neither another HTTP answer nor a missing one makes a difference.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_stored_answer_wins_whatever_is_said() {
     let Some(scene) = Scene::start().await else {
@@ -150,7 +149,7 @@ async fn the_stored_answer_wins_if_no_other_comes_in_time() {
     scene.world.end().await;
 }
 
-/// Somebody says that it is done, and nobody can vouch for it: nothing is ever sent again.
+/// The service reports success without a stored record: the request is never dispatched again.
 #[tokio::test(flavor = "multi_thread")]
 async fn done_without_joining_is_an_alarm_and_never_sent_again() {
     let Some(scene) = Scene::start().await else {
@@ -202,7 +201,7 @@ async fn what_was_not_done_runs_again() {
     let Some(scene) = Scene::start().await else {
         return;
     };
-    // As the service says.
+    // The service's status says that nothing was done.
     let got = scene.world.order("503", "503").await;
     assert_eq!(
         (got.status, got.headers.contains_key("idempotency-expires")),
@@ -210,7 +209,7 @@ async fn what_was_not_done_runs_again() {
         "{got:?}"
     );
     scene.joins("503", "join, then say the same").await;
-    // As it follows from there being no record: what did not commit was rolled back.
+    // There is no record, so whatever did not commit was rolled back.
     scene
         .rejects("lost", "break off", 502, "outcome-unknown", true)
         .await;
@@ -223,7 +222,7 @@ async fn what_was_not_done_runs_again() {
     scene.world.end().await;
 }
 
-/// It was given up for lost while it was inside its transaction, and its successor was faster.
+/// The attempt was lost while it was inside its transaction, and its successor was faster.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_attempt_cannot_commit_after_its_successor() {
     let Some(scene) = Scene::start().await else {
@@ -242,7 +241,7 @@ async fn a_lost_attempt_cannot_commit_after_its_successor() {
     scene.world.end().await;
 }
 
-/// And if nobody followed it, it may: late is not lost.
+/// Without a successor the lost attempt may commit late.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_attempt_that_nobody_followed_commits_late_and_counts() {
     let Some(scene) = Scene::start().await else {
@@ -287,8 +286,7 @@ async fn a_commit_after_the_answer_is_an_alarm_and_counts() {
     scene.world.end().await;
 }
 
-/// A record that was answered otherwise takes no part in a transaction any more: the effect rolls
-/// back with it.
+/// A record that has ended cannot be joined any more: the effect is rolled back.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_ended_cannot_be_joined() {
     let Some(scene) = Scene::start().await else {
@@ -297,7 +295,7 @@ async fn what_has_ended_cannot_be_joined() {
     let url: &str = &scene.url;
     scene.world.order("k", "join, then say the same").await;
     let client = database::connect(url).await;
-    // What an attempt had in hand, again.
+    // The operation and fence of the finished attempt, sent again.
     let last = scene.joining.last();
     let error = crate::joining::complete(&client, &last).await.unwrap_err();
     assert_eq!(database::code(&error), "HX005");

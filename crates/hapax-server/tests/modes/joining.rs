@@ -1,5 +1,5 @@
-//! A service that has its effects in the database of the records, and completes a record in the
-//! transaction of its effect; or does not, as it is told.
+//! A service with its effects in the store's database. It completes a record in the transaction of
+//! its effect, or does not, as each request says.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -12,9 +12,10 @@ use crate::world::Serve;
 
 pub struct Joining {
     url: String,
-    /// Everything that was sent to be done.
+    /// All dispatched requests.
     dispatched: Mutex<Vec<Asked>>,
-    /// What became of work that went on after its answer: `committed`, or the code of its error.
+    /// The results of work that continued after its answer: `committed`, or the SQL state of the
+    /// error.
     late: Mutex<Vec<String>>,
     /// Where such work waits.
     pub slow: Gate,
@@ -34,7 +35,7 @@ impl Joining {
         self.dispatched.lock().unwrap().len()
     }
 
-    /// The last of what was sent.
+    /// The last dispatched request.
     pub fn last(&self) -> Asked {
         self.dispatched
             .lock()
@@ -48,7 +49,7 @@ impl Joining {
         self.late.lock().unwrap().clone()
     }
 
-    /// A transaction with its effect in it.
+    /// Begins a transaction with the effect in it.
     async fn begin(&self, asked: &Asked) -> Result<Client, Error> {
         let client = connect(&self.url).await;
         client.batch_execute("BEGIN").await?;
@@ -61,14 +62,14 @@ impl Joining {
         Ok(client)
     }
 
-    /// The effect and its record, together.
+    /// Commits the effect and its record together.
     async fn join(&self, asked: &Asked) -> Result<(), Error> {
         let client = self.begin(asked).await?;
         complete(&client, asked).await?;
         client.batch_execute("COMMIT").await
     }
 
-    /// Goes on after its answer, once it may.
+    /// Continues after the answer, once the gate opens.
     async fn go_on(&self, asked: &Asked, client: Client) {
         self.slow.pass().await;
         let ended = async {
@@ -79,7 +80,7 @@ impl Joining {
             Ok(()) => "committed".to_owned(),
             Err(error) => code(&error).to_owned(),
         };
-        // The transaction is over before anybody looks.
+        // Ends the transaction before the test looks at the result.
         let _ = client.batch_execute("ROLLBACK").await;
         self.late.lock().unwrap().push(late);
         self.slow.done();
@@ -131,7 +132,7 @@ impl Serve for Joining {
             };
         }
         match &*told {
-            // Committed, and nothing said of it in the transaction.
+            // Commits without completing the record.
             "do it without joining" => {
                 let client = self.begin(&asked).await.map_err(io::Error::other)?;
                 client

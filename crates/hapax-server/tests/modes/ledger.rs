@@ -1,11 +1,11 @@
-//! What happened, by the service's own account.
+//! Effects, as recorded by the service.
 
 use std::collections::BTreeMap;
 
-/// The fences under which each key had its effect, in their order.
+/// The fences of the effects of each key, in order.
 pub type Effects = BTreeMap<String, Vec<u64>>;
 
-/// Whether every key had one effect at the most. Of the first that had more, which.
+/// Checks that every key had at most one effect. The error names the first that had more.
 pub fn judge(effects: &Effects) -> Result<(), String> {
     match effects.iter().find(|(_, fences)| fences.len() > 1) {
         Some((key, fences)) => Err(format!(
@@ -16,7 +16,7 @@ pub fn judge(effects: &Effects) -> Result<(), String> {
     }
 }
 
-/// How many there were in all, none of them twice.
+/// The number of effects. Panics if a key had two.
 #[track_caller]
 pub fn count(effects: &Effects) -> usize {
     judge(effects).unwrap_or_else(|verdict| panic!("{verdict}"));
@@ -30,6 +30,6 @@ fn a_second_effect_is_found() {
     };
     assert_eq!(count(&of(&[2])), 2);
     assert!(judge(&of(&[2, 3])).is_err_and(|verdict| verdict.contains("b had 2 effects")));
-    // However it came about.
+    // Two effects are wrong even with the same fence.
     assert!(judge(&of(&[2, 2])).is_err());
 }

@@ -1,10 +1,10 @@
-//! The modes that need something of the service behind, through the real gateway: `transaction`,
-//! `fenced` and `probe`.
+//! The modes in which the service takes part, through the real gateway: `transaction`, `fenced` and
+//! `probe`.
 //!
-//! `joining.rs`, `fencing.rs` and `reference.rs` are services that do what each request tells them.
-//! The first two keep their effects in a Postgres and the last in memory. Effects are counted there, where Hapax has no hand in it, and
-//! judged by `ledger.rs`. Services that break the rules of their mode are run through the same
-//! scenarios, to see that the judge finds out.
+//! `joining.rs`, `fencing.rs` and `reference.rs` are services that do what each request says. The
+//! first two keep their effects in Postgres and the last in memory. The tests count effects there,
+//! independently of Hapax, and `ledger.rs` checks them. Services that break the rules of their mode
+//! run through the same scenarios, to show that the check detects it.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 

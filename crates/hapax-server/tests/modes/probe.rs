@@ -1,4 +1,4 @@
-//! Mode `probe`: the service is asked what became of a lost attempt.
+//! Mode `probe`: the gateway asks the service what became of a lost attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::ledger::{count, judge};
 use crate::reference::{Kind, ORDERED, Reference, Says};
 use crate::world::{PROBE, World, order, serve};
 
-/// A service, a gateway before it, and a key whose first attempt was lost.
+/// A service, a gateway in front of it, and a key whose first attempt was lost.
 struct Scene {
     reference: Arc<Reference>,
     service: Upstream,
@@ -18,12 +18,12 @@ struct Scene {
 }
 
 impl Scene {
-    /// The first attempt does what it is `told`, and is lost by that.
+    /// The first attempt does what it is `told`, by which it is lost.
     async fn lost(kind: Kind, told: &str) -> Scene {
         Scene::lost_with(kind, told, Policy::default().lease).await
     }
 
-    /// The same with this lease, which bounds a question.
+    /// The same with this lease, which limits the duration of a probe.
     async fn lost_with(kind: Kind, told: &str, lease: Duration) -> Scene {
         let reference = Reference::new(kind);
         let service = serve(&reference);
@@ -47,7 +47,7 @@ impl Scene {
         self.world.order("k", told).await
     }
 
-    /// How often it was sent, asked, and done.
+    /// The numbers of dispatches, probes and effects.
     fn counts(&self) -> (usize, usize, usize) {
         let reference = &self.reference;
         (
@@ -86,7 +86,7 @@ async fn what_was_done_is_answered_with_its_answer_and_never_sent_again() {
         ),
         (1, 0, 0)
     );
-    // Asked with the fence of the attempt that would have been.
+    // The probe carries the fence of the next attempt.
     assert!(scene.reference.asked()[0] > scene.reference.dispatched()[0]);
     scene.world.end().await;
 }
@@ -119,8 +119,8 @@ async fn a_key_that_was_never_lost_asks_nobody() {
     world.end().await;
 }
 
-/// The first attempt is slow, not dead: it goes on after the question, and before its successor has
-/// done anything.
+/// The first attempt is slow, not dead: it continues after the probe, and before its successor does
+/// anything.
 async fn with_a_slow_original(kind: Kind) -> Scene {
     let scene = Scene::lost(kind, "break off, do it later").await;
     scene.reference.slow.wait_arrived(1).await;
@@ -169,8 +169,8 @@ async fn a_slow_original_that_goes_on_after_its_successor_is_refused() {
     scene.world.end().await;
 }
 
-/// A bar stands for everybody who is lower, the successor that asked for it included, once there is
-/// another.
+/// A bar applies to every lower fence. Once there is another bar, that includes the attempt that
+/// asked for the first one.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_that_is_lost_after_its_bar_is_asked_about_in_turn() {
     let scene = Scene::lost(Kind::Probed, "break off, do it later").await;
@@ -186,8 +186,8 @@ async fn an_attempt_that_is_lost_after_its_bar_is_asked_about_in_turn() {
     scene.world.end().await;
 }
 
-/// What a service says that is neither of the two words, each of them through the gateway: nothing
-/// is sent, and the next repeat asks again.
+/// Answers to a probe that are neither of the two valid ones, each through the gateway: nothing is
+/// dispatched, and the next repeat probes again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_understood_is_not_known_and_the_next_repeat_asks_again() {
     const LIES: [Says; 16] = [
@@ -207,7 +207,7 @@ async fn what_cannot_be_understood_is_not_known_and_the_next_repeat_asks_again()
         Says::Words(&[("hapax-probe", "done")]),
         Says::Words(&[("hapax-probe", "done"), ("hapax-status", "")]),
         Says::Words(&[("hapax-probe", "done"), ("hapax-status", "2001")]),
-        // Neither could have ended an attempt.
+        // Neither status could have ended an attempt.
         Says::Words(&[("hapax-probe", "done"), ("hapax-status", "429")]),
         Says::Words(&[("hapax-probe", "done"), ("hapax-status", "408")]),
         Says::TooMuch,
@@ -295,8 +295,8 @@ async fn a_service_that_cannot_be_reached_says_nothing() {
     world.end().await;
 }
 
-/// To the service a question is a request like any other: whoever could send one through the
-/// gateway could bar anybody's attempt.
+/// To the service a probe is an ordinary request: a caller that could send one through the gateway
+/// could bar anyone's attempt.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_caller_asks_in_the_gateways_name() {
     let scene = Scene::lost(Kind::Probed, "break off, do it later").await;

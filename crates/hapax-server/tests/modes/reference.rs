@@ -1,5 +1,5 @@
-//! Services that keep the rules of `fenced`, or of `probe`, in the fewest lines and in memory; and
-//! some that break one of them.
+//! Minimal services in memory that follow the rules of `fenced` or of `probe`, and some that break
+//! one of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -12,32 +12,33 @@ use crate::world::{PROBE, Serve};
 /// The body of every order's answer.
 pub const ORDERED: &str = "ordered: a hat";
 
-/// Which rules it keeps.
+/// Which rules it follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Those of `fenced`: it answers what was applied, refuses lower fences, and applies the rest.
+    /// Those of `fenced`: it repeats the answer of an applied operation, refuses lower fences, and
+    /// applies the rest.
     Fenced,
-    /// It forgets the first of them: it only looks whether a higher fence was here.
+    /// It breaks the first rule of `fenced`: it only checks for a higher fence.
     HighestFenceOnly,
-    /// Those of `probe`, and no more: it refuses lower fences, and says what was done or bars it.
+    /// Those of `probe` only: it refuses lower fences, and reports what was done or bars it.
     Probed,
-    /// It says that something was not done, and bars nothing.
+    /// It reports that an attempt was not done, without barring it.
     BarsNothing,
-    /// It says of what it does not remember that it was not done.
+    /// It reports what it has forgotten as not done.
     BarsWhatItForgot,
 }
 
-/// What it says the next time that it is asked.
+/// Its answer to the next probe.
 #[derive(Clone, Copy, Debug)]
 pub enum Says {
-    /// Nothing: the connection breaks off.
+    /// Closes the connection without an answer.
     Nothing,
     Word(&'static str),
     Stalls,
     Status(u16),
     Words(&'static [(&'static str, &'static str)]),
     TooMuch,
-    /// An answer that breaks off, or that stalls, in its body.
+    /// An answer whose body breaks off, or stalls.
     BreaksOff,
     StallsWithin,
 }
@@ -46,12 +47,12 @@ pub enum Says {
 struct State {
     operations: HashMap<String, Known>,
     effects: Effects,
-    /// The fences of everything that was sent to be done.
+    /// The fences of all dispatched requests.
     dispatched: Vec<u64>,
-    /// The fences of every question.
+    /// The fences of all probes.
     asked: Vec<u64>,
     refused: usize,
-    /// Fields that a caller has smuggled in beside a question.
+    /// Fields that a caller has smuggled in beside a probe.
     smuggled: Vec<String>,
     says: VecDeque<Says>,
     has_forgotten: bool,
@@ -62,7 +63,7 @@ struct Known {
     is_applied: bool,
 }
 
-/// What becomes of an attempt.
+/// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Done,
@@ -72,7 +73,7 @@ enum Verdict {
 pub struct Reference {
     kind: Kind,
     state: Mutex<State>,
-    /// Where work waits that was given up for lost and is not.
+    /// Where work waits whose attempt was lost but is still running.
     pub slow: Gate,
     /// Where a request waits before it does anything.
     pub door: Gate,
@@ -100,29 +101,29 @@ impl Reference {
         self.state.lock().unwrap().asked.clone()
     }
 
-    /// How many attempts came too late.
+    /// The number of attempts that were refused as too late.
     pub fn refused(&self) -> usize {
         self.state.lock().unwrap().refused
     }
 
-    /// What came with questions that no gateway has asked.
+    /// Fields of probes that the gateway did not send.
     pub fn smuggled(&self) -> Vec<String> {
         self.state.lock().unwrap().smuggled.clone()
     }
 
-    /// Says this when it is asked next, and then the truth again.
+    /// Gives this answer to the next probe, and correct answers after it.
     pub fn say_next(&self, says: Says) {
         self.state.lock().unwrap().says.push_back(says);
     }
 
-    /// Remembers nothing any more.
+    /// Forgets all operations.
     pub fn forget(&self) {
         let mut state = self.state.lock().unwrap();
         state.operations.clear();
         state.has_forgotten = true;
     }
 
-    /// One attempt, in one step.
+    /// Runs one attempt atomically.
     fn attempt(&self, asked: &Asked) -> Verdict {
         let (fence, mut state) = (asked.fence(), self.state.lock().unwrap());
         let State {
@@ -155,13 +156,13 @@ impl Reference {
         Verdict::Done
     }
 
-    /// What became of an operation: done, or barred from now on.
+    /// Answers a probe: the operation is done, or barred from now on.
     fn ask(&self, asked: &Asked) -> Option<&'static str> {
         let (fence, mut state) = (asked.fence(), self.state.lock().unwrap());
         let has_forgotten = state.has_forgotten;
         match state.operations.get_mut(asked.operation()) {
             Some(known) if known.is_applied => return Some("done"),
-            // To have no note of it may mean that the note is gone.
+            // A missing operation may be one that was forgotten.
             None if has_forgotten && self.kind != Kind::BarsWhatItForgot => return None,
             _ if self.kind == Kind::BarsNothing => return Some("barred"),
             Some(known) => known.fence = known.fence.max(fence),

@@ -1,4 +1,4 @@
-//! A gateway before a service, with one route for everything.
+//! A gateway in front of a service, with one route for all paths.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,15 +13,15 @@ use crate::harness::{
     self, Answer, Asked, Client, Reply, Serving, Upstream, With, get, metric, post,
 };
 
-/// Where services answer what became of an operation.
+/// The path at which services answer probes.
 pub const PROBE: &str = "/hapax/probe";
 
-/// What a service does. An error is a connection that breaks off.
+/// A service. An error closes the connection.
 pub trait Serve: Send + Sync + 'static {
     fn serve(self: Arc<Self>, asked: Asked) -> impl Future<Output = io::Result<Reply>> + Send;
 }
 
-/// A service at work, until it is dropped.
+/// Runs a service until it is dropped.
 pub fn serve(service: &Arc<impl Serve>) -> Upstream {
     let service = service.clone();
     Upstream::start(Serving::default(), move |arrived| {
@@ -30,8 +30,8 @@ pub fn serve(service: &Arc<impl Serve>) -> Upstream {
     })
 }
 
-/// Orders under this key, and tells the service what to do with it: repeats are the same request
-/// whatever they tell it.
+/// Sends an order under this key with instructions for the service. Repeats are the same request
+/// whatever the instructions.
 pub async fn order(to: SocketAddr, key: &str, told: &str) -> Answer {
     let order = post("/orders", "a hat").key(key).with("x-do", told);
     Client::new(to).send(order).await
@@ -40,7 +40,7 @@ pub async fn order(to: SocketAddr, key: &str, told: &str) -> Answer {
 pub struct World(Gateway);
 
 impl World {
-    /// In this mode, with records in memory unless `settle` says otherwise.
+    /// In this mode, with a store in memory unless `settle` changes that.
     pub async fn start(
         mode: Mode,
         upstream: SocketAddr,
@@ -48,9 +48,9 @@ impl World {
     ) -> World {
         let mut config = harness::config(upstream);
         config.admin = Some("127.0.0.1:0".parse().unwrap());
-        // What the service is told to do says nothing of who is asking.
+        // The instructions for the service do not identify the caller.
         config.anonymous_fields = vec!["x-do".parse().unwrap()];
-        // Whatever still runs in the end hangs on purpose.
+        // Whatever still runs at the end hangs on purpose.
         config.drain.deadline = Duration::ZERO;
         let mut policy = Policy {
             mode,
@@ -73,7 +73,7 @@ impl World {
         order(self.address(), key, told).await
     }
 
-    /// What the gateway has counted under this name and these labels.
+    /// The value of this series, a name with labels.
     pub async fn counted(&self, series: &str) -> u64 {
         let operators = Client::new(self.0.admin().unwrap());
         metric(operators.send(get("/metrics")).await.text(), series) as u64

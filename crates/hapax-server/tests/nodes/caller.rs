@@ -1,4 +1,4 @@
-//! Callers that send the same key again until they are told something definite.
+//! Callers that send the same key again until they get a definite answer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use std::time::Duration;
 use super::harness::charges::{Charge, Charged, Version, send};
 use super::harness::{Answer, in_time};
 
-/// How long a repeat waits for an attempt that is under way, in seconds.
+/// How many seconds a repeat waits for a running attempt.
 const WAIT: u32 = 5;
-/// From a failure to the next try.
+/// The pause between a failure and the next try.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What a caller was told in the end.
+/// The final answer that a caller got.
 pub struct Told {
     pub key: String,
     pub answer: Answer,
-    /// How often it sent.
+    /// How often it sent the request.
     pub sent: usize,
 }
 
-/// Goes on through the load balancer after whatever came of the first try.
+/// Retries through the load balancer until there is a definite answer, whatever the first one was.
 pub async fn insist(key: String, first: Option<Answer>, balancer: SocketAddr) -> Told {
     let charge = Charge::new(&key).waiting(WAIT);
     let (mut answer, mut sent) = (first, 1);
@@ -39,16 +39,16 @@ pub async fn insist(key: String, first: Option<Answer>, balancer: SocketAddr) ->
     }
 }
 
-/// Whether a caller may stop here. Panics at what no caller should be told.
+/// Whether the caller can stop with this answer. Panics at answers that no caller should get.
 fn is_definite(key: &str, answer: &Answer) -> bool {
     let is_definite = answer.is_charged() || answer.is_unknown();
-    // The balancer's own words have no problem in them.
+    // Errors of the balancer itself contain no problem document.
     let is_passing = matches!(answer.status, 502..=504) || answer.is_problem("in-flight");
     assert!(is_definite || is_passing, "{key} got {answer:?}");
     is_definite
 }
 
-/// One key after the other through the load balancer, until told to stop.
+/// Sends one key after the other through the load balancer, until `stop` is set.
 pub async fn go_on_and_on(name: String, balancer: SocketAddr, stop: Arc<AtomicBool>) -> Vec<Told> {
     let mut told = Vec::new();
     while !stop.load(Ordering::Relaxed) {

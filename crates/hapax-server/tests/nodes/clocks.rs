@@ -11,7 +11,7 @@ use super::harness::charges::{Charge, Charged, Upstream, Version, answer, send};
 use super::harness::{self, Program};
 use super::serve;
 
-/// Where the clocks of the nodes jump to, from the true time. They begin at the first line.
+/// The offsets to which the nodes' clocks jump. They start with the first line.
 const STEPS: [[&str; 3]; 4] = [
     ["+3600s", "-3600s", "+0s"],
     ["-3600s", "+3600s", "+86400s"],
@@ -20,7 +20,7 @@ const STEPS: [[&str; 3]; 4] = [
 ];
 const LEASE: Duration = Duration::from_secs(1);
 const RETENTION: Duration = Duration::from_secs(4);
-/// What a loaded machine may take besides.
+/// Extra time for a loaded machine.
 const SLACK: Duration = Duration::from_secs(10);
 
 /// The nodes, and their clocks.
@@ -103,7 +103,7 @@ async fn no_lease_is_over_early_or_late_because_a_clock_is_wrong() {
     let first = first.await.unwrap();
     assert!(first.is_charged() && !first.is_replay(), "{first:?}");
 
-    // One that is lost, while every clock goes on jumping.
+    // An attempt that is lost while every clock keeps jumping.
     let lost = tokio::spawn({
         let (node, charge) = (
             world.nodes[0].clients,
@@ -161,7 +161,8 @@ async fn answers_expire_and_fences_grow_by_the_databases_clock() {
         fence_before = fence;
         keys.push((key, asked_at, first));
     }
-    // Each on another node than the one that ran it, and on that one too, which has it in memory.
+    // Each key on another node than the one that ran it, and on that one too, which has the answer
+    // in memory.
     let (mut replays, mut step) = (0, 0);
     for (number, (key, asked_at, first)) in keys.iter().enumerate() {
         for node in [number + 1, number] {

@@ -1,10 +1,10 @@
-//! Several gateways on one Postgres: killed at every named point behind a load balancer that sends
-//! again what failed, stopped past their leases, with clocks that are wrong, with ten thousand who
-//! wait, and without their database.
+//! Several gateways on one Postgres: killed at every named point behind a load balancer that
+//! retries failed requests, stopped past their leases, with wrong clocks, with ten thousand waiting
+//! requests, and without their database.
 //!
-//! Judged by a ledger in the upstream, where nothing that is killed can reach it. Each test says
-//! how many of its faults landed, and fails if none did. Without PostgreSQL, HAProxy or libfaketime
-//! here, it says which test was skipped.
+//! The verdict comes from a ledger in the upstream, which no kill affects. Each test prints how
+//! many of its faults landed, and fails if none did. Without PostgreSQL, HAProxy or libfaketime, a
+//! test prints that it was skipped.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 
 use harness::Program;
 
-/// The program on a database that it shares with others, with these lines of `[defaults]`.
+/// The program on a shared database, with these lines of `[defaults]`.
 fn serve(
     store: &str,
     upstream: SocketAddr,

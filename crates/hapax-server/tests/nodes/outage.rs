@@ -1,5 +1,5 @@
-//! The database goes away under load and comes back, killed or merely silent: 503 in time
-//! meanwhile, and back without a restart.
+//! The database is killed or stops answering under load, and comes back: meanwhile requests get 503
+//! in time, and no node is restarted.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ const NODES: usize = 3;
 const OUTAGES: [Outage; 2] = [Outage::Killed, Outage::Silent];
 /// Callers of each node.
 const CALLERS: usize = 3;
-/// Attempts of each node that are under way when the database goes.
+/// Attempts of each node that are running when the outage begins.
 const HELD: usize = 4;
-/// A request asks the store for a claim and for a completion, and each may take the two seconds of
-/// `store_timeout`; the rest is for a busy machine.
+/// A request calls the store for a claim and for a completion, and each may take the two seconds of
+/// `store_timeout`. The rest allows for a busy machine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(8);
 
-/// The lease of whoever was lost, and as much again.
+/// The lease of a lost attempt, and as much again.
 const SETTLED_WITHIN: Duration = Duration::from_secs(20);
 
-/// How the database goes away.
+/// The kinds of outages.
 #[derive(Clone, Copy, Debug)]
 enum Outage {
-    /// Whoever asks is refused.
+    /// Connections are refused.
     Killed,
-    /// Whoever asks hears nothing, for as long as they care to listen.
+    /// Connections stay open without any answer.
     Silent,
 }
 
@@ -53,7 +53,7 @@ impl Outage {
     }
 }
 
-/// What a caller knows of a key.
+/// A key, and the answer that its caller got.
 struct Told {
     key: String,
     node: usize,
@@ -61,7 +61,7 @@ struct Told {
     took: Duration,
 }
 
-/// How many of a node's callers were refused, and how many served.
+/// The numbers of a node's refused and served callers.
 #[derive(Clone, Copy, Default)]
 struct Count {
     refused: usize,
@@ -115,7 +115,7 @@ fn without_its_database_a_node_refuses_in_time_and_serves_again_when_it_is_back(
             .collect();
         runtime.block_on(gate.wait_held(NODES * HELD));
         outage.begin(&mut postgres, &proxy);
-        // Their effects are done, and there is nowhere to write it down.
+        // Their effects are done, but cannot be recorded.
         gate.open(NODES * HELD);
         runtime.block_on(everybody(&counts, "is refused", |count| count.refused));
         for (key, first) in begun {
@@ -183,7 +183,7 @@ fn begin(
     )
 }
 
-/// Sends one key after the other to a node, each once, and is answered in time whatever happens.
+/// Sends one key after the other to a node, each once. Every answer must come in time.
 async fn call(
     name: String,
     node: usize,
@@ -212,8 +212,7 @@ async fn call(
             answer,
             took,
         });
-        // A refusal costs nothing, and nobody should ask a thousand times a second whether it is
-        // over.
+        // A refusal is fast, so this pause keeps callers from polling a thousand times a second.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     told
@@ -222,7 +221,7 @@ async fn call(
 /// Waits until this has happened once more at every node.
 async fn everybody(counts: &watch::Sender<[Count; NODES]>, what: &str, count: fn(&Count) -> usize) {
     let mut counts = counts.subscribe();
-    // Two more for each caller: the first may have been under way since before.
+    // Two more for each caller: the first may have begun before.
     let wanted: Vec<usize> = counts
         .borrow()
         .iter()
@@ -238,8 +237,8 @@ async fn everybody(counts: &watch::Sender<[Count; NODES]>, what: &str, count: fn
     in_time(&what, has_happened).await.unwrap();
 }
 
-/// Everything once more, at another node, when all is well: what was acknowledged is replayed, and
-/// so is what was under way.
+/// After the outage, repeats everything at another node: acknowledged answers are replayed, and so
+/// are those of the held attempts.
 async fn repeat(nodes: &[Program], told: &[Told], held: &[String]) {
     for told in told {
         let again = settled(
@@ -258,7 +257,7 @@ async fn repeat(nodes: &[Program], told: &[Told], held: &[String]) {
         }
     }
     for (number, key) in held.iter().enumerate() {
-        // It may have lapsed before it could be written down that it has ended.
+        // The attempt may have lapsed before its end could be recorded.
         let again = settled(nodes[(number + 1) % NODES].clients, key, |_| false).await;
         assert!(
             again.is_charged() && again.is_replay(),
@@ -267,8 +266,8 @@ async fn repeat(nodes: &[Program], told: &[Told], held: &[String]) {
     }
 }
 
-/// What a key is answered with in the end: with success, or with what else may be the end. A claim
-/// that is released makes those who wait for it come back.
+/// The final answer for a key: a success, or one that `may_be` accepts. Requests that waited for a
+/// claim which is then released must retry.
 async fn settled(node: SocketAddr, key: &str, may_be: fn(&Answer) -> bool) -> Answer {
     let begun = Instant::now();
     loop {
@@ -281,7 +280,7 @@ async fn settled(node: SocketAddr, key: &str, may_be: fn(&Answer) -> bool) -> An
             "{key} still gets {again:?} after {:?}",
             begun.elapsed()
         );
-        // A connection that nobody has needed yet may still be on its way back.
+        // A connection that was not used since may still be reconnecting.
         let is_passing = again.is_unknown()
             || ["in-flight", "store-unavailable"]
                 .iter()

@@ -1,19 +1,18 @@
-//! The named points at which a node is killed, and how one comes to stand there.
+//! The named points at which a node is killed, and how a request is stopped there.
 
 use super::harness::charges::Halt;
 use super::sluice::Commit;
 
-/// In the order in which a request passes them, after those of a node that has none.
+/// First the points of a node without requests, then those of a request in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
-    /// Between its birth and its first word.
+    /// Between the start of the process and its first line of output.
     Starting,
-    /// It listens, and that is all.
+    /// The node listens and has no requests.
     JustStarted,
     BodyHalfRead,
     BeforeClaim,
-    /// The database has the claim and is about to make it durable, which it does; the node never
-    /// hears of it.
+    /// The database is about to commit the claim and will do so; the node never gets the reply.
     ClaimCommits,
     AfterClaim,
     BeforeDispatch,
@@ -22,24 +21,24 @@ pub enum Point {
     RenewalCommits,
     AnswerHalfSent,
     BeforeCompletion,
-    /// As with the claim.
+    /// As `ClaimCommits`, for the completion.
     CompletionCommits,
     AfterCompletion,
     BeforeAnswer,
     AfterAnswer,
-    /// Somebody waits there for an attempt that another node has under way.
+    /// A request waits at this node for an attempt of another node.
     WaitingForAnother,
 }
 
-/// Who makes a node stand still.
+/// What makes a node stop at a point.
 pub enum Way {
-    /// Nobody: the request is at the point when it has been sent so far, or there is none.
+    /// Nothing: the request is at the point as soon as it is sent that far, or there is no request.
     OfItself,
     /// The node itself, when it is armed with the point's name.
     Armed,
-    /// The upstream, when the node's next request comes.
+    /// The upstream, when the node's next request arrives.
     Upstream(Halt),
-    /// The database, when the node's next transaction of this kind comes.
+    /// The database, when the node's next transaction of this kind is about to commit.
     Database(Commit),
 }
 

@@ -1,5 +1,4 @@
-//! Nodes that are stopped past their lease in the middle of an attempt, and go on as if nothing had
-//! happened.
+//! Nodes that are stopped past their lease in the middle of an attempt, and then continue.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,14 +12,14 @@ use super::harness::{self, Answer, Gate, Program, in_time};
 use super::serve;
 
 const NODES: usize = 3;
-/// Attempts that the stopped node has under way.
+/// Attempts that are running on the stopped node.
 const ATTEMPTS: usize = 8;
-/// Short: every test here waits until it is over.
+/// Short, because every test here waits until it is over.
 const LEASE: &str = "lease = \"1s\"";
 /// Longer than any lease here, in seconds.
 const PATIENT: u32 = 30;
 
-/// Three nodes on a new database. The first is the one that will be stopped.
+/// Three nodes on a new database. The first one will be stopped.
 fn nodes(postgres: &Postgres, upstream: &Upstream, defaults: &str) -> Vec<Program> {
     let store = harness::migrated(postgres);
     let start = |node| serve(&store, upstream.address(node), defaults, &[]);
@@ -49,7 +48,7 @@ async fn a_node_stopped_past_its_lease_is_held_as_unknown_elsewhere_and_still_en
 
     nodes[0].stop();
     for (number, key) in keys.iter().enumerate() {
-        // Those who wait are told when the lease is over, and those who come later too.
+        // Waiting requests are answered when the lease is over, and so are later ones.
         let repeat = answer(
             nodes[1 + number % 2].clients,
             &Charge::new(key).waiting(PATIENT),
@@ -102,8 +101,8 @@ async fn where_lost_attempts_run_again_the_successor_counts_and_the_stopped_node
     let first = begin(&nodes[0], &gate, &keys).await;
 
     nodes[0].stop();
-    // Of every other key the successor has ended when the stopped node goes on, and of the rest it
-    // is under way.
+    // For every other key the successor has ended when the stopped node continues; for the rest it
+    // is still running.
     let (ended, under_way): (Vec<_>, Vec<_>) = keys
         .iter()
         .enumerate()
@@ -124,7 +123,7 @@ async fn where_lost_attempts_run_again_the_successor_counts_and_the_stopped_node
         .collect();
     later.wait_held(under_way.len()).await;
 
-    // Only now does it hear its answers, when they count no more.
+    // Only now does the stopped node receive its answers, which no longer count.
     gate.open(ATTEMPTS);
     nodes[0].go_on();
     let told = in_time("the callers of the stopped node", all(first)).await;
@@ -169,7 +168,7 @@ async fn begin(node: &Program, gate: &Gate, keys: &[String]) -> Vec<JoinHandle<A
     begun
 }
 
-/// The answer of another attempt. Whoever waited for the one that was lost is told to come back.
+/// The answer of another attempt. A request that waited for the lost attempt is told to retry.
 async fn run_again(node: SocketAddr, charge: &Charge) -> Answer {
     loop {
         let told = answer(node, charge).await;

@@ -1,4 +1,5 @@
-//! What an operator reads: a line for each request, and every line of a request with its id.
+//! The log as operators read it: an access line for each request, and the request's id in every
+//! line.
 
 use hapax_testkit::servers::Postgres;
 use serde_json::Value;
@@ -47,7 +48,7 @@ fn called(request: ClientRequest, id: &str) -> ClientRequest {
     request.with("x-request-id", id)
 }
 
-/// The id that an answer has, once.
+/// The request id of an answer, which must have exactly one.
 fn id_of(got: &Answer) -> &str {
     let ids: Vec<_> = got.headers.get_all("x-request-id").iter().collect();
     assert_eq!(ids.len(), 1, "{ids:?}");
@@ -86,8 +87,8 @@ async fn every_answer_carries_the_id_of_its_request() {
     );
 }
 
-/// A pipe that is full must not hold up a request, neither by its line in the access log nor by one
-/// that says why it ended badly.
+/// A full pipe must not block a request, neither by its access line nor by a line that says why it
+/// failed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_has_to_read_the_log() {
     let (directory, ledger) = (tempfile::tempdir().unwrap(), Ledger::default());
@@ -110,7 +111,7 @@ async fn nobody_has_to_read_the_log() {
         .connect()
         .await
         .unwrap();
-    // Each of these is a line of over a hundred bytes: together they are more than a pipe holds.
+    // Each request writes a line of over a hundred bytes: together they are more than a pipe holds.
     for number in 0..1_500 {
         assert_eq!(
             connection
@@ -256,7 +257,7 @@ async fn who_waited_for_a_running_attempt_is_told_apart() {
     let first = tokio::spawn(slow("first"));
     world.service.slow.wait_held(1).await;
     let second = tokio::spawn(slow("second"));
-    // The second has joined when it is counted.
+    // Waits until the metrics count the second request as waiting.
     loop {
         let metrics = Client::new(world.program.admin).send(get("/metrics")).await;
         if metrics.text().contains("hapax_waits_total 1") {
@@ -313,7 +314,7 @@ async fn a_clean_pass_is_logged_only_if_all_are_and_nothing_if_none_is() {
 async fn a_line_follows_the_end_of_its_answer() {
     let mut world = World::start("access_log = \"all\"").await;
     let address = world.program.address;
-    // Gone before it is answered.
+    // The client disconnects before the answer.
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream
         .write_all(b"POST /slow HTTP/1.1\r\nHost: h\r\nIdempotency-Key: k1\r\nX-Request-Id: gone\r\nContent-Length: 0\r\n\r\n")
@@ -391,7 +392,7 @@ fn a_start_that_fails_says_so_in_json_only_where_json_was_asked_for() {
     );
 }
 
-/// What the log says of a request, besides its line in the access log.
+/// The log lines of a request, except its access line.
 fn told(lines: &[Value], id: &str) -> Vec<Value> {
     lines
         .iter()
@@ -406,7 +407,7 @@ async fn a_request_that_ends_badly_says_why_once() {
         tempfile::tempdir().unwrap(),
         tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap(),
     );
-    // Takes a request and hangs up, or never answers.
+    // A service that reads a request and closes the connection, or never answers.
     let upstream = silent.local_addr().unwrap();
     tokio::spawn(async move {
         let mut kept = Vec::new();
@@ -439,7 +440,7 @@ async fn a_request_that_ends_badly_says_why_once() {
             .status,
         502
     );
-    // The caller's own fault is for the access log.
+    // A mistake of the caller appears only in the access log.
     assert_eq!(
         send(called(post("/cut?card=4242", "k1"), "repeat"))
             .await
@@ -631,7 +632,7 @@ async fn an_order_that_was_joined_before_its_service_broke_off_is_not_told_as_un
     tokio::spawn(connection);
     let service = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upstream = service.local_addr().unwrap();
-    // Commits with its record, and hangs up.
+    // A service that commits with its record and closes the connection.
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = service.accept().await {
             let mut head = vec![0; 4096];

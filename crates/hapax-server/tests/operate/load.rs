@@ -1,4 +1,4 @@
-//! Reloads under load: no request is dropped, no key runs twice, none is forgotten.
+//! Reloads under load: no request is dropped, no key runs twice, and none is forgotten.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,15 +13,15 @@ use crate::harness::{self, Authority, Connection};
 use crate::service::{Ledger, Service};
 use crate::world::{World, post};
 
-/// Clients that never stop sending.
+/// Clients that send the whole time.
 const CLIENTS: usize = 32;
-/// Reloads that are taken; those that are bad or refused come on top.
+/// The number of accepted reloads; invalid and refused ones come on top.
 const TAKEN: u32 = 100;
-/// Requests that are answered between two reloads, at least.
+/// The smallest number of answers between two reloads.
 const BETWEEN: usize = 40;
 /// Longer than any machine takes for these.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A client changes its connection so often: certificates are shown to new ones.
+/// Requests before a client reconnects: only new connections see a new certificate.
 const REQUESTS_PER_CONNECTION: usize = 15;
 
 #[derive(Default)]
@@ -29,7 +29,7 @@ struct Tally {
     sent: AtomicUsize,
     replayed: AtomicUsize,
     conflicts: AtomicUsize,
-    /// Requests without an answer, or with one that is neither the effect's nor a conflict.
+    /// Requests without an answer, or with one that is neither a success nor a conflict.
     dropped: AtomicUsize,
     /// Repeats with another answer than the first.
     different: AtomicUsize,
@@ -117,7 +117,7 @@ async fn no_request_is_dropped_and_no_key_forgotten_over_a_hundred_reloads() {
     assert_eq!((count(&tally.dropped), count(&tally.different)), (0, 0));
     assert_eq!(ledger.not_once(), []);
     assert_eq!(forgotten, Vec::<String>::new());
-    // Void, unless all this happened.
+    // The test proves nothing unless all of this happened.
     assert!(
         taken >= TAKEN && bad >= 5 && refused >= 5 && certificates.len() == 2,
         "{certificates:?}"
@@ -139,8 +139,8 @@ async fn no_request_is_dropped_and_no_key_forgotten_over_a_hundred_reloads() {
     world.gateway.drain().await;
 }
 
-/// Four configurations: routes that come, go and change places, limits, timeouts, certificates,
-/// pools, and another upstream.
+/// Four configurations: routes that are added, removed and reordered, limits, timeouts,
+/// certificates, pools, and another upstream.
 fn good(one: &Service, two: &Service) -> [String; 4] {
     let tls = |name: &str| format!("[tls]\ncertificate = \"{name}.pem\"\nkey = \"{name}.key\"\n");
     let (a, b, one, two) = (tls("a"), tls("b"), one.url(), two.url());
@@ -167,11 +167,11 @@ const BAD: [&str; 4] = [
     "[upstream]\nurl = 7\n",
     "this is no TOML",
     "[upstream]\nurl = \"http://127.0.0.1:1\"\n[tls]\ncertificate = \"nowhere.pem\"\nkey = \"a.key\"\n",
-    // It is there and is no certificate: found when it is put to work.
+    // The file exists but is not a certificate, which is found only when it is loaded.
     "[upstream]\nurl = \"http://127.0.0.1:1\"\n[tls]\ncertificate = \"a.key\"\nkey = \"a.pem\"\n",
 ];
 
-/// Written before a good one: each would have retries run again.
+/// Lines put before a valid configuration. Each would make retries run again.
 const REFUSED: [&str; 2] = ["namespace = \"other\"\n", "principal = \"none\"\n"];
 
 struct Client {
@@ -183,8 +183,8 @@ struct Client {
 }
 
 impl Client {
-    /// Sends new keys, each of them once more at once, and now and then an old one. Its keys, and
-    /// the certificates it was shown.
+    /// Sends new keys, each followed by a repeat, and at times an old key. Returns its keys and the
+    /// certificates it has seen.
     async fn run(self, stop: Arc<AtomicBool>) -> (Vec<String>, BTreeSet<Vec<u8>>) {
         let (mut keys, mut certificates): (Vec<String>, _) = (Vec::new(), BTreeSet::new());
         while !stop.load(Ordering::Relaxed) {
@@ -195,8 +195,8 @@ impl Client {
                 .unwrap();
             certificates.extend(connection.certificate.clone());
             for turn in 0..REQUESTS_PER_CONNECTION / 3 {
-                // Two clients each have the same keys, so that one may find the other's attempt in
-                // flight.
+                // Two clients share the same keys, so that one may meet the other's running
+                // attempt.
                 let key = format!("c{}-{}", self.number / 2, keys.len());
                 keys.push(key.clone());
                 let first = self.until_done(&mut connection, &key).await;
@@ -239,7 +239,7 @@ impl Client {
     }
 }
 
-/// The keys that a repeat is not answered from memory of.
+/// The keys whose repeats are not replayed.
 async fn forgotten(world: &World, authority: &Authority, keys: &BTreeSet<String>) -> Vec<String> {
     let mut connection = harness::Client::new(world.gateway.address())
         .tls(Some(authority.client(b"http/1.1")))

@@ -1,4 +1,4 @@
-//! The program with its log in JSON, read as it comes.
+//! The program with a JSON log, read line by line.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::harness::{Program, Signal, hapax, replace};
 
-/// A gateway that logs in JSON.
+/// A gateway with a JSON log.
 pub struct Logged {
     program: Program,
     seen: Vec<Value>,
@@ -16,7 +16,7 @@ pub struct Logged {
     pub admin: SocketAddr,
 }
 
-/// The program with these settings, before it is started.
+/// The command for the program with these settings.
 pub fn command(directory: &Path, settings: &str) -> Command {
     let file = directory.join("hapax.toml");
     let text = format!(
@@ -30,7 +30,8 @@ pub fn command(directory: &Path, settings: &str) -> Command {
 }
 
 impl Logged {
-    /// Starts with these settings, which begin before the first section, and waits until it serves.
+    /// Starts the program with these settings, which begin before the first section, and waits
+    /// until it serves.
     pub fn start(directory: &Path, settings: &str) -> Logged {
         let nowhere = ([127, 0, 0, 1], 0).into();
         let mut logged = Logged {
@@ -48,7 +49,7 @@ impl Logged {
         logged
     }
 
-    /// The first line that is so, of those that were there and those to come.
+    /// The first line that matches, among those already read and those to come.
     pub fn wait_for(&mut self, what: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
         if let Some(found) = self.seen.iter().find(|line| is_wanted(line)) {
             return found.clone();
@@ -63,7 +64,7 @@ impl Logged {
         }
     }
 
-    /// The line that the access log has of this request.
+    /// The access line of this request.
     pub fn access(&mut self, request_id: &str) -> Value {
         self.wait_for(request_id, |line| {
             is_access(line) && line["request_id"] == request_id
@@ -82,12 +83,12 @@ impl Logged {
         self.program.signal(signal);
     }
 
-    /// Kills it where it stands.
+    /// Kills the program.
     pub fn kill(mut self) {
         self.program.kill();
     }
 
-    /// Stops it; everything that it has logged.
+    /// Stops the program. Returns everything that it has logged.
     pub fn end(mut self) -> Vec<Value> {
         self.signal(Signal::TERM);
         while self.next().is_some() {}

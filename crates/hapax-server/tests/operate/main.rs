@@ -1,5 +1,4 @@
-//! A gateway that is operated: given another configuration while it works, asked what it does, told
-//! to only watch.
+//! Operating a gateway: reloads while it runs, its metrics and log, and shadow mode.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 

@@ -1,4 +1,4 @@
-//! What is counted, and whether `docs/metrics.md` says so.
+//! The metrics, and whether `docs/metrics.md` lists them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use crate::harness::{With, get, metric};
 use crate::service::{Ledger, Service};
 use crate::world::{World, post};
 
-/// A metric: its type, its labels, and whether it is there from the beginning.
+/// For each metric: its type, its labels, and whether it is present from the start.
 type Metrics = BTreeMap<String, (String, BTreeSet<String>, bool)>;
 
 #[tokio::test]
@@ -19,7 +19,7 @@ async fn the_documentation_lists_what_there_is_and_nothing_else() {
     .await;
     world.send(post("/shadow", "k")).await;
     world.send(post("/v1/a", "k")).await;
-    // What another gateway has whose store is a Postgres.
+    // The metrics of a gateway whose store is Postgres.
     let other = hapax_server::telemetry::Metrics::new();
     other.watch_postgres(|| Some(hapax::store::postgres::Stats::default()));
     let (there, documented) = (
@@ -46,7 +46,7 @@ async fn the_documentation_lists_what_there_is_and_nothing_else() {
     world.gateway.drain().await;
 }
 
-/// By the text that Prometheus reads.
+/// The metrics in the text that Prometheus reads.
 fn there(text: &str) -> Metrics {
     let mut metrics = Metrics::new();
     for line in text.lines() {
@@ -82,7 +82,7 @@ fn there(text: &str) -> Metrics {
     metrics
 }
 
-/// By the tables of the documentation: name, type, labels.
+/// The metrics in the tables of the documentation: name, type, labels.
 fn documented() -> Metrics {
     let text = include_str!("../../../../docs/metrics.md");
     let mut metrics = Metrics::new();
@@ -134,7 +134,7 @@ async fn a_credential_that_changes_between_two_tries_is_noticed_and_nothing_is_r
         (1.0, 2),
         "it had a second effect, and somebody can be told"
     );
-    // A reload forgets nothing of this.
+    // A reload keeps these values.
     world
         .reload(&format!(
             "[upstream]\nurl = \"{}\"\n[drain]\nnotice = \"1s\"\n",
@@ -159,7 +159,7 @@ async fn what_takes_long_and_what_is_unknown_has_an_age() {
     let mut connection = world.connect().await;
     let slow = tokio::spawn(async move { connection.send(post("/slow", "k")).await });
     service.slow.wait_held(1).await;
-    // The first who asks has it counted.
+    // The first scrape counts the unknown record.
     let text = world.metrics().await;
     let value = |name: &str| metric(&text, name);
     assert_eq!(

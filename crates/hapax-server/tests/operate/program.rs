@@ -1,4 +1,4 @@
-//! The program itself: SIGHUP, `hapax reload`, and what it tells a service manager.
+//! The program: SIGHUP, `hapax reload`, and its notifications to a service manager.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -23,7 +23,7 @@ fn settings(directory: &Path, more: &str) {
     .unwrap();
 }
 
-/// Starts with a file or without one, under a manager.
+/// Starts the program with a configuration file or without one, under a service manager.
 fn spawn(has_file: bool) -> Served {
     let directory = tempfile::tempdir().unwrap();
     settings(directory.path(), "");
@@ -59,7 +59,7 @@ fn served(has_file: bool) -> Served {
 }
 
 impl Served {
-    /// The next that the manager is told, signs of life aside, which must be this.
+    /// The next notification to the manager, watchdog pings aside, which must begin with `what`.
     fn told(&self, what: &str) -> String {
         loop {
             let mut bytes = [0; 1_024];
@@ -82,7 +82,7 @@ impl Served {
         (Some(said.code), said.stdout, said.stderr)
     }
 
-    /// Stops it; what it said.
+    /// Stops the program. Returns its log.
     fn end(mut self) -> String {
         self.signal(Signal::TERM);
         self.told("STOPPING=1");
@@ -149,7 +149,7 @@ fn without_a_file_there_is_nothing_to_reload_and_it_goes_on() {
 #[test]
 fn a_hangup_before_the_gateway_is_up_does_not_end_it() {
     let served = spawn(true);
-    // As soon as the program has a way to handle it, which is long before the store is open.
+    // The signal is sent as soon as the program handles it, long before the store is open.
     let caught = |status: &str| {
         let mask = status
             .lines()

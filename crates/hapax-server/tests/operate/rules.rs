@@ -1,4 +1,4 @@
-//! What a reload changes, what it leaves alone, and what it refuses.
+//! What a reload changes, what it keeps, and what it refuses.
 
 use crate::harness::{self, With, get};
 use crate::service::{Ledger, Service};
@@ -73,7 +73,7 @@ async fn what_began_under_the_old_configuration_ends_under_it() {
     ] {
         assert!(text.lines().any(|have| have == line), "{line} in\n{text}");
     }
-    // A route that is gone keeps its numbers.
+    // A removed route keeps its metrics.
     world.reload(&upstream(&two)).await.unwrap();
     assert_eq!(
         world
@@ -297,7 +297,7 @@ async fn operators_are_told_what_came_of_it() {
         (status, world.gateway.config().namespace.as_str()),
         (200, "other")
     );
-    // What was refused is not taken for what happened.
+    // The log distinguishes refused reloads from those that happened.
     let log = world
         .gateway
         .hapax()
@@ -336,7 +336,7 @@ async fn an_upstream_that_leads_back_here_is_noticed() {
         got.status,
         got.text()
     );
-    // With a key it meets itself at once.
+    // With a key the request meets its own running attempt.
     let got = world.send(post("/v1/a", "k")).await;
     assert!(
         got.status == 409 && got.text().contains("in-flight"),

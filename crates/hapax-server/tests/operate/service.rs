@@ -1,17 +1,17 @@
-//! The service behind: each request is an effect, and the ledger is the count of them that Hapax
-//! has no hand in.
+//! The service behind the gateway: each request is an effect, which its ledger counts independently
+//! of Hapax.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::harness::{Asked, Gate, Reply, Serving, Upstream, whole, with};
 
-/// What reached the service: by key, how often.
+/// The number of requests that reached the service, by key.
 #[derive(Clone, Default)]
 pub struct Ledger(Arc<Mutex<BTreeMap<String, usize>>>);
 
 impl Ledger {
-    /// One more effect; its number in all.
+    /// Records one more effect. Returns the total number.
     fn enter(&self, key: &str) -> usize {
         let mut effects = self.0.lock().unwrap();
         *effects.entry(key.to_owned()).or_default() += 1;
@@ -22,7 +22,7 @@ impl Ledger {
         self.0.lock().unwrap().get(key).copied().unwrap_or(0)
     }
 
-    /// The keys that had another number of effects than one.
+    /// The keys whose number of effects is not one.
     pub fn not_once(&self) -> Vec<(String, usize)> {
         self.0
             .lock()
@@ -34,7 +34,7 @@ impl Ledger {
     }
 }
 
-/// A service that tells its own name and the number of the effect.
+/// A service that answers with its name and the number of the effect.
 pub struct Service {
     upstream: Upstream,
     /// Where requests to `/slow` wait.
@@ -71,6 +71,6 @@ fn effect(name: &str, ledger: &Ledger, asked: &Asked) -> Reply {
     let status = if key.starts_with("lost") { 502 } else { 201 };
     let caller = asked.field("x-forwarded-for");
     let text = format!("{name} {key} effect {number} for {caller}");
-    // Its own, which no caller gets.
+    // An id of the service, which no caller must get.
     with(whole(status, text), "x-request-id", "the-services-own")
 }

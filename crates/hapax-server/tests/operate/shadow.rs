@@ -1,12 +1,12 @@
-//! A route that only watches, in front of a service that knows nothing of keys: nothing is refused,
-//! nothing is changed, and what would have been replayed or refused is counted.
+//! A route in shadow mode, in front of a service that ignores keys: no request is refused or
+//! changed, and what would have been replayed or refused is counted.
 
 use hapax_testkit::origin::{Origin, Step, answer};
 
 use crate::harness::{Client, ClientRequest, With, get, post};
 use crate::world::World;
 
-/// What any proxy adds to a request: `docs/gateway.md` lists it.
+/// Fields that any proxy adds to a request: `docs/gateway.md` lists them.
 const PROXYS: [&str; 6] = [
     "x-forwarded-for",
     "x-forwarded-proto",
@@ -16,8 +16,8 @@ const PROXYS: [&str; 6] = [
     "x-request-id",
 ];
 
-/// A request as a client of an old service sends it: with odd fields, a coding, and what may be a
-/// key.
+/// A request as a client of an old service sends it: with unusual fields, a content coding, and
+/// possibly a key.
 fn ask(key: Option<&str>, body: &str) -> ClientRequest {
     let request = post("/v1/charges?x=%2F&y=", body.to_owned())
         .with("host", "shop.example")
@@ -25,34 +25,35 @@ fn ask(key: Option<&str>, body: &str) -> ClientRequest {
         .with("accept-encoding", "gzip, br")
         .with("x-Odd", "a, b")
         .with("prefer", "wait=3");
-    // Told by the gateway anew, as any framing; this client would leave it out.
+    // The gateway always declares a length; this client would omit it for an empty body.
     let length = body.is_empty().then_some(("content-length", "0"));
     let key = key.map(|key| ("idempotency-key", key));
     let more = length.into_iter().chain(key);
     more.fold(request, |request, (name, value)| request.with(name, value))
 }
 
-/// What is sent, in this order: the key, the body, and what the service does.
+/// The requests in order: the key, the body, and the service's status.
 const SENT: [(Option<&str>, &str, u16); 11] = [
     (Some("k1"), "5", 201),
     // Two repeats: they run, and would have been replayed.
     (Some("k1"), "5", 201),
     (Some("k1"), "5", 200),
-    // Another request under the same key.
+    // A different request under the same key.
     (Some("k1"), "6", 201),
-    // A key that cannot be one, and one for which the service says to come back.
+    // An invalid key, and one for which the service answers 503.
     (Some("a, b"), "5", 201),
     (Some("k2"), "5", 503),
     (Some("k2"), "5", 201),
-    // Somebody behind the service did not answer: the outcome is unknown, and would have been held.
+    // A service further behind did not answer: the outcome is unknown, and the repeat would have
+    // been refused.
     (Some("k3"), "5", 502),
     (Some("k3"), "5", 201),
     (None, "5", 204),
     (None, "", 400),
 ];
 
-/// What the shadow makes of these, and of the two after them. Two of them have no key, and are not
-/// looked at.
+/// What the shadow counts for these and for the two after them. Requests without a key are not
+/// counted.
 const FORESEEN: [(&str, f64); 6] = [
     ("run", 5.0),
     ("reject-in-flight", 1.0),
@@ -107,7 +108,7 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
         assert_eq!(head(&through.head), head(&without.head));
     }
 
-    // A repeat while the first is under way: a conflict, which reaches the service all the same.
+    // A repeat while the first request runs: a conflict, which nevertheless reaches the service.
     behind.script([Step::Read, Step::Wait, Step::Write(answer(201, "", "slow"))]);
     behind.script([Step::Read, Step::Write(answer(201, "", "quick"))]);
     let mut connection = world.connect().await;
@@ -154,7 +155,7 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
     let published = published.text();
     assert!(published.contains("\"shadow\": true"), "{published}");
 
-    // A service that does the same itself: what it says of its own answers is not what we did.
+    // A service that sets such fields itself: its fields are not counted as replays of the gateway.
     behind.script([
         Step::Read,
         Step::Write(answer(201, "idempotent-replayed: true\r\n", "its own")),
@@ -172,7 +173,8 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
         "{replayed}"
     );
 
-    // Turned off, it begins with nothing: what only was watched counts for no promise.
+    // When shadow mode is turned off, guarding starts without records: what the shadow saw is not
+    // replayed.
     world
         .reload(&settings.replace("shadow = true", ""))
         .await
@@ -186,7 +188,7 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
     world.gateway.drain().await;
 }
 
-/// Fields of an answer, without the date.
+/// The fields of an answer, except those that change.
 fn plain(headers: &http::HeaderMap) -> Vec<(String, Vec<u8>)> {
     let fields = headers
         .iter()
@@ -198,8 +200,8 @@ fn plain(headers: &http::HeaderMap) -> Vec<(String, Vec<u8>)> {
     fields
 }
 
-/// The lines of a request's head, without what any proxy adds; in an order of their own, which no
-/// proxy keeps.
+/// The lines of a request's head, without the fields of proxies; sorted, because proxies do not
+/// keep their order.
 fn head(head: &str) -> Vec<String> {
     let is_proxys = |line: &str| {
         PROXYS

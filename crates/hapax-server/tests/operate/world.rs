@@ -15,7 +15,7 @@ pub struct World {
     _directory: TempDir,
 }
 
-/// What stands before the rest of every configuration here.
+/// The beginning of every configuration here.
 pub const HEAD: &str =
     "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nstore = \"sqlite:hapax.db\"\n";
 
@@ -54,7 +54,7 @@ impl World {
         replace(&self.file, text);
     }
 
-    /// Reads this configuration; what came of it, in words.
+    /// Writes this configuration and reloads. Returns the changes or the error as text.
     pub async fn reload(&self, text: &str) -> Result<Vec<String>, String> {
         self.write(text);
         let reloaded = self.gateway.reloader().reload(false).await;
@@ -78,7 +78,7 @@ impl World {
             .await
     }
 
-    /// Everything that is counted.
+    /// All metrics as text.
     pub async fn metrics(&self) -> String {
         self.ask(get("/metrics")).await.text().to_owned()
     }

@@ -1,4 +1,4 @@
-//! `hapax keys` against a running admin listener, and what that answers to others.
+//! `hapax keys` against a running admin listener, and the listener's answers to other clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::fixture::{charges, ended, fill, hapax, id};
 use super::harness::{Said, words};
 
-/// An admin page for a store, with two routes of names.
+/// The admin service for a store, with two named routes.
 async fn admin_of(store: Arc<dyn Store>) -> Admin {
     let mut config = Config::new(http::Uri::default());
     let route = |name: &str, text: &str| Route {
@@ -69,7 +69,7 @@ async fn keys(address: SocketAddr, line: &str) -> Said {
     tokio::task::spawn_blocking(run).await.expect("it runs")
 }
 
-/// Status, content type and body.
+/// Sends a request. Returns the status, content type and body.
 async fn ask(
     address: SocketAddr,
     method: &str,
@@ -313,7 +313,7 @@ async fn what_is_unknown_is_not_forgotten() {
     );
 }
 
-/// Versions before this one could forget an unknown, which nobody can settle since.
+/// Earlier versions could forget an unknown record, which cannot be settled after that.
 #[tokio::test]
 async fn what_was_forgotten_while_unknown_waits_for_nobody() {
     let store = Arc::new(hapax::store::memory());
@@ -564,7 +564,7 @@ async fn a_filter_that_matches_nothing_walks_a_bounded_way_and_says_where_to_go_
     );
     let all = keys(address, "list --json --path /v1/* --by-id --limit 20000").await;
     assert_eq!((all.code, all.stdout.lines().count()), (0, KEYS));
-    // The newest of all, whatever their ids are: sorted by the gateway, or here.
+    // The newest of all keys, whatever their ids: sorted by the gateway, or by the command.
     let last = |count: usize| {
         (0..KEYS)
             .rev()

@@ -29,7 +29,7 @@ async fn every_command_of_the_page_does_what_it_says() {
     assert!(commands >= 10, "{commands} commands");
 }
 
-/// Runs the commands of a block, each with the lines that follow as what it prints.
+/// Runs the commands of a block. The lines after each command are its expected output.
 fn run(directory: &Path, block: &str) -> usize {
     let commands = block.split("$ ").skip(1);
     commands

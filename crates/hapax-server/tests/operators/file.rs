@@ -10,7 +10,7 @@ use super::fixture::{
 };
 use super::harness::{Said, words};
 
-/// Runs `hapax` with these words.
+/// Runs `hapax` with these arguments.
 fn run(directory: &TempDir, line: &str) -> Said {
     hapax(directory.path(), &words(line))
 }
@@ -20,7 +20,7 @@ fn keys(directory: &TempDir, line: &str) -> Said {
     run(directory, &format!("keys {line} --store sqlite:hapax.db"))
 }
 
-/// The lines that a listing has for these keys.
+/// The lines of a listing for these keys.
 fn expected(rows: &[(hapax::RecordId, &str)]) -> Vec<String> {
     rows.iter()
         .map(|(id, rest)| format!("{} {rest}", &id.to_string()[..8]))
@@ -36,7 +36,7 @@ async fn every_key_is_listed_the_newest_first() {
         (0, "looking into the store file hapax.db\n")
     );
     let all = expected(&[
-        // Its process is gone, and with it the lease.
+        // The process that held the lease is gone, so the record is unknown.
         (
             id(&refunds(), "killed"),
             "unknown POST /v1/refunds killed (anonymous) 1 -",
@@ -75,7 +75,7 @@ async fn every_key_is_listed_the_newest_first() {
     assert_eq!(without_age(&keys(&directory, "list --by-id").stdout), by_id);
 }
 
-/// A store with keys of several people, owned by nobody.
+/// A store with keys of several people, which no process has open.
 async fn people() -> TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Sqlite::open(directory.path().join("hapax.db"))
@@ -117,7 +117,7 @@ async fn principals_are_typed_as_people_write_them() {
     );
     let shown = keys(&directory, "show --key b-1 --principal bobby");
     shown.assert_printed("principal        header:x-user bobby\n");
-    // Nobody's answers are erased under another's name.
+    // An ambiguous name must not erase another person's answers.
     let said = keys(
         &directory,
         "forget --principal bob --reason r --by ada --yes",
@@ -185,7 +185,7 @@ async fn forgetting_a_principal_proves_what_was_erased_and_what_is_left() {
     said.assert_lines(0, 2);
     said.assert_told("forgotten: 2 records, 2 of them with an answer");
     said.assert_told("looked again: 2 records of header:x-user bob, of which 2 have neither an answer nor a fingerprint");
-    // The unknown one stays, which is no success.
+    // The unknown record is left, so the command does not succeed.
     let said = forget("eve");
     said.assert_lines(1, 2);
     said.assert_told("left out: 1 key of unknown outcome");
@@ -196,7 +196,7 @@ async fn forgetting_a_principal_proves_what_was_erased_and_what_is_left() {
         "{}",
         said.stderr
     );
-    // Others keep theirs.
+    // Other people's records are kept.
     let bob = keys(
         &directory,
         "show --key b-1 --principal 'jwt:sub https://id.example.com bob' --answer",
@@ -209,8 +209,8 @@ async fn forgetting_a_principal_proves_what_was_erased_and_what_is_left() {
     );
 }
 
-/// Who is meant, and what is left to do, is judged by all keys and not by those that the limit lets
-/// through.
+/// The command looks at all keys, not only those within the limit, to decide who is meant and what
+/// is left to do.
 #[tokio::test]
 async fn a_limit_neither_hides_another_person_nor_stops_an_erasure() {
     let directory = people().await;
@@ -434,7 +434,7 @@ async fn a_lost_attempt_is_shown_with_its_cause_and_the_command_that_settles_it(
             shown["status"].as_u64().is_none_or(|status| status < 1000),
             "{shown}"
         );
-        // What is printed is what works.
+        // The printed command must work.
         let command = said
             .stdout
             .lines()
@@ -571,7 +571,7 @@ async fn an_unknown_is_settled_as_done_with_its_answer() {
 #[tokio::test]
 async fn settling_by_filter_shows_what_it_would_do_and_wants_a_yes() {
     let directory = directory().await;
-    // One answer for several keys would be somebody else's for all but one.
+    // One answer cannot belong to several keys.
     let one_for_all = "settle --path /v1/** --outcome done --status 201 --body - --reason r --yes";
     let said = keys(&directory, one_for_all);
     said.assert_lines(2, 0);
@@ -680,8 +680,8 @@ async fn a_file_in_use_can_be_looked_at_and_says_who_can_change_it() {
 
 #[tokio::test]
 async fn without_flags_the_file_here_is_found_and_else_it_is_said_what_to_do() {
-    // The gateway's usual port may be somebody's on this machine; then there is nothing to be seen
-    // here.
+    // Another program may use the gateway's default port on this machine; then this test cannot
+    // run.
     if std::net::TcpStream::connect("127.0.0.1:4001").is_ok() {
         return;
     }

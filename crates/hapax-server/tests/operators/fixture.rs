@@ -1,4 +1,4 @@
-//! A store with one key in each situation, and the program to look at it.
+//! A store with one key in each situation, and the program to inspect it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub fn hapax_with_input(directory: &Path, args: &[&str], input: &[u8]) -> Said {
     )
 }
 
-/// What a record is of.
+/// The scope of a record.
 pub fn scope(principal: Principal, method: &str, path: &str) -> Arc<Scope> {
     Arc::new(Scope {
         namespace: "default".into(),
@@ -69,7 +69,7 @@ pub async fn claim(store: &dyn Store, scope: &Arc<Scope>, key: &str, lease: Dura
     }
 }
 
-/// Begins and ends one.
+/// Begins an attempt and ends it.
 pub async fn ended(
     store: &dyn Store,
     scope: &Arc<Scope>,
@@ -92,7 +92,7 @@ pub async fn ended(
     .await;
 }
 
-/// Begins one and loses it.
+/// Begins an attempt and loses it.
 pub async fn lost(store: &dyn Store, scope: &Arc<Scope>, key: &str, loss: Loss) {
     let lifetime = Lifetime::default();
     finish(
@@ -141,8 +141,8 @@ pub fn orders() -> Arc<Scope> {
     )
 }
 
-/// One of each: a charge that is done, two charges and a refund that nobody knows of, an order that
-/// was refused, an answer of bytes. The last attempt is left running.
+/// One of each: a completed charge, two charges and a refund with unknown outcome, a refused order,
+/// and an answer of raw bytes. The last attempt is left running.
 pub async fn fill(store: &dyn Store) {
     let created = Answer {
         headers: vec![
@@ -181,7 +181,7 @@ pub async fn fill(store: &dyn Store) {
     claim(store, &refunds(), "killed", Duration::from_secs(600)).await;
 }
 
-/// Keys of callers whom several sources call bob, and of another.
+/// Keys of callers that several sources name bob, and of another caller.
 pub async fn fill_people(store: &dyn Store) {
     for (principal, key) in [
         ("header:x-user bob", "b-1"),
@@ -216,7 +216,7 @@ pub async fn fill_people(store: &dyn Store) {
     .await;
 }
 
-/// A directory with such a store in `hapax.db`, owned by nobody.
+/// A directory with such a store in `hapax.db`, which no process has open.
 pub async fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Sqlite::open(directory.path().join("hapax.db"))

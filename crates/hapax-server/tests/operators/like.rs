@@ -1,6 +1,6 @@
-//! What a page says a command prints, against what it prints.
+//! Compares the output that a page shows with the actual output.
 
-/// Whether a text is what is expected, where `…` stands for anything on a line.
+/// Whether a text matches `expected`, in which `…` stands for anything on a line.
 pub fn is_like(expected: &str, text: &str) -> bool {
     let (expected, text): (Vec<_>, Vec<_>) = (
         expected.trim_end().lines().collect(),

@@ -1,4 +1,4 @@
-//! What operators type, through the built program: on store files made with the library, and
+//! The operators' commands through the built program: on store files made with the library, and
 //! against the admin router on a real port.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]

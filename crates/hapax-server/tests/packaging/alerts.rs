@@ -1,5 +1,5 @@
-//! The alerts: read and tried by promtool, about metrics that a gateway has, each with a page that
-//! says what to do.
+//! The alerts: promtool checks and tests them, they use existing metrics, and each has a page with
+//! instructions.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -109,7 +109,7 @@ fn every_alert_says_what_to_do() {
     }
 }
 
-/// `## The store fails` is found at `#the-store-fails`.
+/// The anchor of a heading: `## The store fails` becomes `the-store-fails`.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     text.chars()
@@ -128,7 +128,7 @@ async fn every_alert_is_about_what_a_gateway_has() {
     assert!(checked >= 20, "{checked}");
 }
 
-/// What a gateway offers that has had a bit of everything.
+/// The metrics of a gateway after varied traffic.
 pub async fn offered() -> Offered {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Origin::start().await;
@@ -172,13 +172,13 @@ pub async fn offered() -> Offered {
     );
     let scrape = program.ask("/metrics");
     assert!(scrape.starts_with("HTTP/1.1 200"), "{scrape}");
-    // What another would say whose store is a Postgres.
+    // The metrics of a gateway whose store is Postgres.
     let other = Metrics::new();
     other.watch_postgres(|| Some(hapax::store::postgres::Stats::default()));
     Offered::read(&(scrape + &other.encode()))
 }
 
-/// The words of rejections, where they are written: a scrape has only those that happened.
+/// The codes of rejections, from their source: a scrape has only those that occurred.
 pub fn used() -> BTreeSet<String> {
     text("crates/hapax-core/src/rejection.rs")
         .split('"')

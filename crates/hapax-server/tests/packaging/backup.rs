@@ -1,5 +1,5 @@
-//! `hapax store backup`, while a gateway is using the store: the copy is a store, and what was
-//! acknowledged is in it.
+//! `hapax store backup` while a gateway uses the store: the copy is a valid store with all
+//! acknowledged records.
 
 use std::path::Path;
 use std::process::Command;
@@ -42,7 +42,7 @@ async fn a_backup_of_a_store_in_use_replays_what_was_acknowledged_and_says_that_
             "{n}"
         );
     }
-    // Writes go on while the copy is made.
+    // Writes continue while the copy is made.
     let is_over = Arc::new(AtomicBool::new(false));
     let writing = std::thread::spawn({
         let (clients, is_over) = (program.clients, is_over.clone());
@@ -110,7 +110,7 @@ async fn nothing_is_overwritten_and_mistakes_say_what_to_do() {
     program.charge("k", b"amount=1");
     program.signal(Signal::TERM);
     assert!(program.ended().success());
-    // Nobody has it open any more.
+    // No process has the store open any more.
     let said = ran(backup(directory.path(), "copy.db").arg("--json"));
     let told: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!(

@@ -1,5 +1,5 @@
-//! The dashboard: panels that Grafana can draw, of metrics that a gateway has. Grafana itself does
-//! not run here.
+//! The dashboard: panels that Grafana can draw, with existing metrics. Grafana itself does not run
+//! here.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ fn panels() -> Vec<Value> {
     dashboard["panels"].as_array().unwrap().clone()
 }
 
-/// Those that draw something, each with its expressions.
+/// The panels that draw something, each with its expressions.
 fn drawn() -> Vec<(String, Value, Vec<String>)> {
     let draws = panels().into_iter().filter(|panel| panel["type"] != "row");
     let expressions = |panel: &Value| {
@@ -74,12 +74,13 @@ async fn every_panel_is_of_what_a_gateway_has() {
         })
         .sum();
     assert!(checked >= 40, "{checked}");
-    // A scrape shows labels only of what has a series; of these alone they are taken on trust.
+    // Labels can be checked only for metrics with a series in the scrape, so there must be no
+    // metric without one.
     assert_eq!(offered.without_series(), [""; 0]);
     println!("{checked} uses of metrics checked");
 }
 
-/// Recording rules are expressions too: promtool reads them with the parser that Prometheus has.
+/// Recording rules contain expressions too: promtool parses them as Prometheus does.
 #[test]
 fn promtool_reads_every_query() {
     let Some(promtool) = needed("promtool_reads_every_query", "promtool") else {

@@ -1,5 +1,5 @@
-//! The Debian package, made from the program as it was built, installed into a root of its own, run
-//! from there, and purged.
+//! The Debian package: made from the built program, installed into a separate root, run from there,
+//! and purged.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ fn the_package_holds_what_it_should_and_purging_it_leaves_the_state() {
         std::fs::create_dir_all(system.join(part)).unwrap();
     }
     std::fs::write(system.join("var/lib/dpkg/status"), "").unwrap();
-    // What the service would have made.
+    // A file that the service would have created.
     std::fs::write(system.join("var/lib/private/hapax/hapax.db"), "state").unwrap();
     let at = |what: &[&str]| {
         let mut command = Command::new(&dpkg);
@@ -59,13 +59,13 @@ fn the_package_holds_what_it_should_and_purging_it_leaves_the_state() {
     let said = at(&["--install", package.to_str().unwrap()]);
     assert!(said.contains("systemctl enable --now hapax"), "{said}");
     assert!(ran(Command::new(system.join("usr/bin/hapax")).arg("-V")).starts_with("hapax "));
-    // The sums hold for what was unpacked.
+    // The checksums match the unpacked files.
     ran(Command::new("md5sum")
         .args(words("--check --quiet var/lib/dpkg/info/hapax.md5sums"))
         .current_dir(&system));
 
-    // What the operator wrote survives an upgrade and a removal, and goes with a purge; the state
-    // stays in any case.
+    // The operator's configuration survives an upgrade and a removal, and is deleted by a purge;
+    // the state is always kept.
     let config = system.join("etc/hapax/hapax.toml");
     std::fs::write(&config, "# mine\n").unwrap();
     at(&["--install", package.to_str().unwrap()]);
@@ -153,7 +153,7 @@ fn looks_right(dpkg_deb: &Path, package: &Path) {
     }
 }
 
-/// Every file below, by its path from there.
+/// All files below a directory, by their relative paths.
 fn files(below: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![below.to_owned()];

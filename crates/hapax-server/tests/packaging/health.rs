@@ -1,4 +1,4 @@
-//! `hapax health`: exit codes for whoever can only run a program.
+//! `hapax health`: exit codes for health checks that can only run a program.
 
 use std::io::Write as _;
 use std::net::TcpListener;

@@ -1,6 +1,6 @@
-//! The image: no engine runs here, so its file is read closely, and the program is run as it would
-//! run there: an account without a name, a root that cannot be written, and two directories that
-//! can.
+//! The container image. No container engine runs here, so the tests check its Dockerfile, and run
+//! the program as in the image: as a user without a name, on a read-only root with two writable
+//! directories.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::tools::{documents, is_root, needed, ran, root, run, skipped, text, ya
 
 const DOCKERFILE: &str = "packaging/docker/Dockerfile";
 
-/// One instruction of the file: its word and the rest, on one line.
+/// The instructions of the Dockerfile: the keyword and the rest on one line.
 fn instructions() -> Vec<(String, String)> {
     let file = text(DOCKERFILE);
     let lines = file
@@ -38,7 +38,7 @@ fn instructions() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The last of its kind, and so the one that counts.
+/// The last instruction with this keyword, which takes effect.
 fn last(word: &str) -> String {
     instructions()
         .into_iter()
@@ -48,8 +48,7 @@ fn last(word: &str) -> String {
         .1
 }
 
-/// The words of an instruction that is written as a list: without a shell, which the image does not
-/// have.
+/// The words of an instruction in list form, which needs no shell: the image has none.
 fn list(rest: &str) -> Vec<String> {
     serde_json::from_str(rest).unwrap_or_else(|error| panic!("{rest} needs a shell: {error}"))
 }
@@ -181,7 +180,7 @@ fn the_examples_for_compose_and_kubernetes_say_the_same() {
             "{volume}"
         );
     }
-    // What a client sends is a POST: an upstream that takes none shows nothing.
+    // Clients send POST requests, so the upstream must accept them.
     let upstream = compose["services"]["upstream"]["image"].as_str().unwrap();
     assert!(
         upstream.starts_with("traefik/whoami:v"),
@@ -223,7 +222,7 @@ fn the_examples_for_compose_and_kubernetes_say_the_same() {
         ),
         last("USER")
     );
-    // What stops them waits longer than a drain with its defaults.
+    // The grace period is longer than a drain with default settings.
     assert_eq!(service["stop_grace_period"].as_str(), Some("60s"));
     assert_eq!(pod["terminationGracePeriodSeconds"].as_u64(), Some(60));
     for probe in ["readinessProbe", "livenessProbe"] {
@@ -235,7 +234,7 @@ fn the_examples_for_compose_and_kubernetes_say_the_same() {
     }
 }
 
-/// The configuration is there and good, and clients get to where it listens.
+/// The configuration is mounted and valid, and the service routes to the port it listens on.
 fn reached(map: &serde_json::Value, service: &serde_json::Value, set: &serde_json::Value) {
     let pod = &set["spec"]["template"]["spec"];
     assert_eq!(
@@ -355,7 +354,7 @@ async fn a_root_that_cannot_be_written_is_enough() {
         &script,
         "sh",
     ]);
-    // As the image runs it, but for the banner, which is read below.
+    // As in the image, except for the log format, because the test reads the banner.
     let words = list(&last("CMD")).into_iter().map(|word| {
         if word == "json" {
             "text".to_owned()
@@ -393,7 +392,7 @@ async fn a_root_that_cannot_be_written_is_enough() {
             .charge("small", b"amount=1")
             .contains("idempotent-replayed: true")
     );
-    // Larger than what is kept in memory: it waits in a file.
+    // A body larger than the memory limit is buffered in a file.
     assert!(
         program
             .charge("spilled", &[b'x'; 2 << 20])
@@ -424,7 +423,8 @@ async fn a_root_that_cannot_be_written_is_enough() {
     );
 }
 
-/// The files of the last stage: the program, its libraries, its configuration, its directory.
+/// Copies the files of the last stage: the program, its libraries, its configuration, its
+/// directory.
 fn furnish(jail: &Path) {
     for path in libraries().values() {
         let to = jail.join(path.strip_prefix("/").unwrap());

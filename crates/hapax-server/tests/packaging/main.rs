@@ -1,6 +1,6 @@
-//! What is shipped around the program: completions, manual, unit, image, package, dashboards,
-//! alerts. Each is tried with the tool that will read it; where that tool is not there, the test
-//! says so and checks nothing.
+//! The files shipped with the program: completions, manual, unit, image, package, dashboards,
+//! alerts. Each is tested with the tool that reads it; if that tool is missing, the test prints so
+//! and checks nothing.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 

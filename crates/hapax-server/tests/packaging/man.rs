@@ -39,14 +39,14 @@ fn there_is_a_page_for_every_command_and_none_for_hidden_ones() {
         !names.iter().any(|name| name.contains("demo-service")),
         "{names:?}"
     );
-    // Each command that the help lists has its page.
+    // Each command in the help has its page.
     let help = ran(hapax().arg("--help"));
     let listed = help
         .lines()
         .skip_while(|line| *line != "Commands:")
         .skip(1)
         .take_while(|line| !line.is_empty());
-    // What does not fit on a line goes on further to the right.
+    // Continuation lines are indented further.
     let named = listed
         .filter_map(|line| line.strip_prefix("  "))
         .filter(|line| !line.starts_with(' '));

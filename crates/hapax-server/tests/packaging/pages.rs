@@ -1,4 +1,4 @@
-//! What `docs/operations.md` has a person type at three in the morning does what it says.
+//! The commands in `docs/operations.md` do what the page says.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ async fn the_way_out_of_an_unknown_is_as_the_page_says() {
     let upstream = Origin::start().await;
     let store = format!("sqlite:{}", directory.path().join("hapax.db").display());
     let program = serve_on(&store, upstream.address());
-    // Two customers at once: what is said of one must not be said of the other.
+    // Two customers at once: settling one must not affect the other.
     for key in ["order-17", "order-18"] {
         upstream.script([Step::Read, Step::Reset]);
         assert!(program.charge(key, b"amount=1").starts_with("HTTP/1.1 502"));
@@ -60,10 +60,10 @@ async fn the_way_out_of_an_unknown_is_as_the_page_says() {
     );
 }
 
-/// The id that the page has for the one in it.
+/// The id in the page's example.
 const ID: &str = "466dbfb0";
 
-/// What the list shows as the id of a key.
+/// The id of a key in the listing.
 fn id_of(admin: std::net::SocketAddr, key: &str) -> String {
     let listed = shell(&format!(
         "hapax keys list --state unknown --admin http://{admin}"
@@ -75,7 +75,7 @@ fn id_of(admin: std::net::SocketAddr, key: &str) -> String {
     line.split('\t').next().unwrap().to_owned()
 }
 
-/// What a line prints on both outputs, with the program that was built on the path.
+/// Runs a line in a shell with the built program on the path. Returns both outputs.
 fn shell(line: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_hapax")).parent().unwrap();
     let path = format!(

@@ -1,20 +1,20 @@
-//! Which metrics and labels a PromQL expression speaks of. Not a parser of the language: promtool
-//! is that; this only finds the names.
+//! Finds the metrics and labels in a PromQL expression. This is not a parser: promtool checks the
+//! syntax.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What Prometheus adds to every series.
+/// Labels that Prometheus adds to every series.
 const ADDED: [&str; 3] = ["job", "instance", "le"];
 
-/// A label, and the values of it that are written out.
+/// A label, and its literal values.
 pub type Matcher = (String, Vec<String>);
 
-/// What an expression speaks of.
+/// The names in an expression.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// The metrics, each with what it is chosen by.
+    /// The metrics, each with its matchers.
     pub chosen: Vec<(String, Vec<Matcher>)>,
-    /// The labels that sums are kept apart by.
+    /// The labels by which sums are grouped.
     pub kept: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ pub fn names(expression: &str) -> Names {
     names
 }
 
-/// `a="x", b=~"y|z"`, as names and values. Values with a variable or a pattern in them are left
+/// Splits `a="x", b=~"y|z"` into names and values. Values with a variable or a pattern are left
 /// out.
 fn split(matchers: &str) -> Vec<Matcher> {
     let mut found = Vec::new();
@@ -53,7 +53,7 @@ fn split(matchers: &str) -> Vec<Matcher> {
         .split("\",")
         .filter(|matcher| !matcher.trim().is_empty())
     {
-        // `=`, `!=`, `=~` or `!~`.
+        // The operator is `=`, `!=`, `=~` or `!~`.
         let (name, value) = matcher
             .split_once(['=', '!'])
             .unwrap_or_else(|| panic!("{matcher}"));
@@ -68,7 +68,7 @@ fn split(matchers: &str) -> Vec<Matcher> {
     found
 }
 
-/// What a gateway has to offer, by the names of metrics.
+/// The metrics that a gateway has, by name.
 pub struct Offered(BTreeMap<String, Family>);
 
 #[derive(Default)]
@@ -79,7 +79,7 @@ struct Family {
 }
 
 impl Offered {
-    /// Reads a scrape. A family without a series yet is known by its type alone.
+    /// Reads a scrape. A family without a series is known only by its type.
     pub fn read(scrape: &str) -> Offered {
         let mut offered: BTreeMap<String, Family> = BTreeMap::new();
         for line in scrape.lines() {
@@ -111,8 +111,8 @@ impl Offered {
         Offered(offered)
     }
 
-    /// Panics unless the gateway offers what the expression speaks of. `words` are further values
-    /// of labels that a scrape need not have.
+    /// Panics unless the gateway has all metrics and labels of the expression. `words` are further
+    /// label values that may be missing in a scrape.
     #[track_caller]
     pub fn check(&self, place: &str, expression: &str, words: &BTreeSet<String>) -> usize {
         let names = names(expression);
@@ -153,7 +153,7 @@ impl Offered {
         names.chosen.len()
     }
 
-    /// The metrics of which a scrape had no series, so that their labels could not be looked at.
+    /// The metrics without a series in the scrape, whose labels could not be checked.
     pub fn without_series(&self) -> Vec<&str> {
         self.0
             .iter()

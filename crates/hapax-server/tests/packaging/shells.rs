@@ -1,11 +1,11 @@
-//! Completions, in the shells that read them.
+//! Shell completions, tested in the shells.
 
 use std::process::Command;
 
 use super::harness::{hapax, words};
 use super::tools::{ended, needed, ran, run};
 
-/// Sources the script and asks for what completes these words, as bash does on a tab.
+/// Sources the script and prints the completions of these words, as bash does on a tab.
 const BASH: &str = r#"
 set -e
 source "$1"

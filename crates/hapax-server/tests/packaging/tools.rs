@@ -1,4 +1,4 @@
-//! The tools of this machine, and the files of this project.
+//! The tools on this machine, and the files of this project.
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ pub fn text(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A YAML file of the project, of one document.
+/// A YAML file of the project with one document.
 pub fn yaml(path: &str) -> serde_json::Value {
     serde_saphyr::from_str(&text(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
@@ -32,8 +32,8 @@ pub fn documents(path: &str) -> Vec<serde_json::Value> {
     text(path).split("\n---\n").map(read).collect()
 }
 
-/// Where a tool is, if it is there: on the path, or among those that `./check needs` put beside the
-/// build.
+/// The path of a tool, if it is on the search path or among those that `./check needs` put beside
+/// the build.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("tools");
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -43,7 +43,7 @@ pub fn tool(name: &str) -> Option<PathBuf> {
         .find(|at| at.is_file())
 }
 
-/// The tool, or nothing, which is said where nobody can miss it.
+/// The tool; `None`, after printing that the test is skipped, if it is missing.
 pub fn needed(test: &str, name: &str) -> Option<PathBuf> {
     let found = tool(name);
     if found.is_none() {
@@ -53,7 +53,7 @@ pub fn needed(test: &str, name: &str) -> Option<PathBuf> {
 }
 
 pub fn skipped(test: &str, why: &str) {
-    // Not by a macro: those write nothing for tests that pass.
+    // Not with `eprintln!`, whose output is captured for tests that pass.
     std::io::stderr()
         .write_all(format!("SKIPPED: {test}: {why}\n").as_bytes())
         .unwrap();
@@ -63,7 +63,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Runs it to its end: what it wrote on both outputs, if it ended well.
+/// Runs a command to its end and checks that it succeeded. Returns both outputs.
 #[track_caller]
 pub fn ran(command: &mut Command) -> String {
     let (is_well, said) = ended(command);
@@ -71,7 +71,7 @@ pub fn ran(command: &mut Command) -> String {
     said
 }
 
-/// Runs it to its end: whether that was well, and what it wrote on both outputs.
+/// Runs a command to its end. Returns whether it succeeded, and both outputs.
 pub fn ended(command: &mut Command) -> (bool, String) {
     let Output {
         status,

@@ -1,4 +1,4 @@
-//! The systemd unit: read by systemd, hardened, and not so hard that the program cannot live in it.
+//! The systemd unit: valid, hardened, and not so restricted that the program cannot run in it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,8 +12,8 @@ use super::tools::{ended, is_root, needed, ran, root, run, skipped, text};
 
 const UNIT: &str = "packaging/systemd/hapax.service";
 
-/// What `systemd-analyze security` may find at the most, in tenths. It counts the network, which a
-/// gateway is for, as the largest part.
+/// The largest exposure that `systemd-analyze security` may report, in tenths. Network access,
+/// which a gateway needs, counts most.
 const EXPOSURE_MAX: &str = "12";
 
 fn settings(name: &str) -> Vec<String> {
@@ -32,7 +32,7 @@ fn systemd_reads_the_unit_without_a_word() {
     };
     let directory = tempfile::tempdir().unwrap();
     let unit = directory.path().join("hapax.service");
-    // It looks whether the program is there.
+    // systemd-analyze checks that the program exists.
     std::fs::write(
         &unit,
         text(UNIT).replace("/usr/bin/hapax", env!("CARGO_BIN_EXE_hapax")),
@@ -88,8 +88,8 @@ fn the_unit_waits_longer_than_a_drain_and_runs_what_the_program_takes() {
     assert!(words.contains(&"/etc/hapax/hapax.toml"));
 }
 
-/// At boot an address may come after the gateway, and then a start ends as one with a bad
-/// configuration does.
+/// At boot a network address may appear after the gateway starts. That start then fails like one
+/// with an invalid configuration.
 #[test]
 fn the_unit_goes_on_trying_for_a_minute() {
     let number = |name: &str| settings(name)[0].parse::<u64>().unwrap();
@@ -104,7 +104,7 @@ fn the_unit_goes_on_trying_for_a_minute() {
     );
 }
 
-/// The configuration as it is installed, and with every example in it in use.
+/// The configuration as installed, and with every example in it enabled.
 #[test]
 fn the_sample_configuration_is_good_and_so_are_its_examples() {
     let sample = text("packaging/hapax.toml");
@@ -156,8 +156,8 @@ fn the_sample_configuration_is_good_and_so_are_its_examples() {
     file::read(&path).unwrap();
 }
 
-/// systemd cannot run here, so what it would allow is compared with what the program does, system
-/// call by system call.
+/// systemd cannot run here, so the system calls of the program are compared with those that the
+/// unit allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_needs_nothing_that_the_unit_forbids() {
     const NAME: &str = "the_program_needs_nothing_that_the_unit_forbids";
@@ -223,7 +223,8 @@ async fn the_program_needs_nothing_that_the_unit_forbids() {
     );
     assert!(program.ask("/metrics").contains("hapax_build_info"));
     ran(hapax().args(["reload", "--admin", &format!("http://{}", program.admin)]));
-    // strace ends with the program, and passes nothing on: it is told itself, by whoever it traces.
+    // strace ends with the program and does not forward signals, so the signal goes to the traced
+    // process.
     signal_tracee(&trace);
     assert!(program.ended().success());
 
@@ -260,7 +261,7 @@ async fn the_program_needs_nothing_that_the_unit_forbids() {
     println!("{} system calls in use, all allowed", used.len());
 }
 
-/// Sends SIGTERM to the process that the trace begins with.
+/// Sends SIGTERM to the first process of the trace.
 fn signal_tracee(trace: &Path) {
     let traced = std::fs::read_to_string(trace).unwrap();
     let pid: i32 = traced
@@ -272,7 +273,7 @@ fn signal_tracee(trace: &Path) {
         .unwrap();
 }
 
-/// `4711  openat(AT_FDCWD, …) = 3`: the name, and the rest.
+/// Splits `4711  openat(AT_FDCWD, …) = 3` into the name and the rest.
 fn call(line: &str) -> Option<(&str, &str)> {
     let line = line.split_once(' ')?.1.trim_start();
     let line = line.strip_prefix("<... ").unwrap_or(line);
@@ -280,7 +281,7 @@ fn call(line: &str) -> Option<(&str, &str)> {
     (end > 0 && line.as_bytes()[0].is_ascii_lowercase()).then(|| line.split_at(end))
 }
 
-/// What the `SystemCallFilter` lines of the unit leave, in their order.
+/// The system calls that the unit's `SystemCallFilter` lines allow, applied in order.
 fn allowed(analyze: &Path) -> BTreeSet<String> {
     let mut allowed = expanded(analyze, "@default");
     for filter in settings("SystemCallFilter") {
@@ -303,7 +304,7 @@ fn allowed(analyze: &Path) -> BTreeSet<String> {
     allowed
 }
 
-/// The system calls of a group, those of the groups in it included.
+/// The system calls of a group, including those of its nested groups.
 fn expanded(analyze: &Path, group: &str) -> BTreeSet<String> {
     let mut calls = BTreeSet::new();
     for line in run(analyze, ["syscall-filter", "--no-pager", group])

@@ -1,4 +1,4 @@
-//! What was built says so.
+//! The version that the built program reports.
 
 use std::process::Command;
 
@@ -17,9 +17,9 @@ fn the_version_names_the_commit_and_its_day() {
     assert_eq!(version, short.trim_end());
     let rest = rest.trim_end_matches(')');
     let (commit, date) = rest.split_once(", ").unwrap_or((rest, ""));
-    // What is built while working on it is not built anew for each commit, and says so.
+    // A development build is not rebuilt for each commit, and adds "or later".
     let commit = commit.trim_end_matches(" or later");
-    // In a repository the commit is one of its own; elsewhere there is none to name.
+    // In a repository the commit must exist there; elsewhere it is unknown.
     let (is_repository, known) = ended(
         Command::new("git")
             .args(["cat-file", "-t", commit])

@@ -7,7 +7,7 @@ use crate::client::{Tells, post};
 use crate::harness::{self, Answer, Client, ClientRequest, With};
 use crate::world::World;
 
-/// Fields by which proxies and services say who is asking. None of them may be taken for harmless.
+/// Fields by which proxies and services identify callers. None of them may be treated as harmless.
 const IDENTITY_FIELDS: &str = "\
     client-cert client-cert-chain x-forwarded-tls-client-cert x-forwarded-tls-client-cert-info x-forwarded-client-cert \
     x-amzn-mtls-clientcert x-amzn-mtls-clientcert-subject x-amzn-mtls-clientcert-leaf x-amzn-mtls-clientcert-serial-number \
@@ -39,7 +39,7 @@ const IDENTITY_FIELDS: &str = "\
     x-envoy-downstream-service-node x-spiffe-id x-caller x-caller-id x-service-name x-source x-custom acceptuser accepted-user \
     secfetch-user x-forwarded-forx x-hapax-user";
 
-/// Spellings that some servers read as the name of a field that identifies nobody, or somebody.
+/// Spellings that some servers read as the name of a harmless or of an identifying field.
 const IMITATIONS: [&str; 8] = [
     "x_user",
     "accept_user",
@@ -95,7 +95,7 @@ const HARMLESS_QUERIES: [&str; 8] = [
     "author=ada&sort=key_date",
 ];
 
-/// The sections of a file of recorded heads: a name, and lines.
+/// The sections of a file of recorded heads: a name, and its lines.
 fn recorded(text: &str) -> Vec<(String, String)> {
     let sections = text.split("#### ").skip(1);
     sections
@@ -123,8 +123,8 @@ fn with_query(key: &str, query: &str) -> ClientRequest {
     harness::post(&target, "{}").key(key)
 }
 
-/// That a request was refused because of this field, with the way out and without the field's
-/// value.
+/// Checks that a request was refused because of this field, with advice on the setting and without
+/// the field's value.
 #[track_caller]
 fn is_refused_for(got: &Answer, field: &str) {
     assert_eq!(
@@ -153,7 +153,7 @@ async fn recorded_requests_of_clients_pass_as_anonymous_plain_and_forwarded() {
     let clients = recorded(include_str!("recorded/clients.txt"));
     let proxies = recorded(include_str!("recorded/proxies.txt"));
     let (mut sent, mut kinds) = (0, Vec::new());
-    // As from a proxy that is trusted, whose fields stay, and as from anybody.
+    // Once from a trusted proxy, whose fields are kept, and once from an untrusted client.
     for trusted in ["127.0.0.0/8", "10.0.0.0/8"] {
         let world =
             World::start(|config, _| config.trusted_proxies = vec![trusted.parse().unwrap()]).await;
@@ -170,7 +170,7 @@ async fn recorded_requests_of_clients_pass_as_anonymous_plain_and_forwarded() {
                         proxy.replace([' ', ','], "-").replace(['(', ')'], "")
                     ),
                 );
-                // A proxy tells its own connection from the client's.
+                // A proxy removes the client's connection-specific fields.
                 let head: String = head
                     .split_inclusive("\r\n")
                     .filter(|line| {
@@ -272,7 +272,7 @@ async fn a_credential_in_the_query_is_refused_by_name_under_the_default_alone() 
         assert_eq!(got.status, 201, "{query}: {got:?}");
     }
     world.end().await;
-    // Whoever has said by what callers are known has said that it is not by the query.
+    // If the configuration names another source of principals, the query does not identify callers.
     let world =
         World::start(|config, _| config.principal = "digest:x-api-key".parse().unwrap()).await;
     assert_eq!(
@@ -330,7 +330,7 @@ async fn fields_that_the_configuration_calls_anonymous_are() {
     world.end().await;
 }
 
-/// Two callers who share one credential and differ in a field that no setting covers.
+/// Two callers share one credential and differ in a field that no setting covers.
 #[tokio::test]
 async fn identity_beside_the_credential_is_counted() {
     let world = World::start(|_, _| ()).await;

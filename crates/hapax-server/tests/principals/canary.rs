@@ -1,12 +1,12 @@
-//! Canaries: every answer carries a string of its own, and none is found where it does not belong.
+//! Canaries: every answer contains a unique string, and none may appear where it does not belong.
 //!
-//! A campaign against the program itself, under each source of principals. Callers send the very
-//! same requests under the very same keys, so that nothing but who is asking tells them apart: as
-//! themselves, as each other, as nobody, with credentials that are not good, and with fields of
-//! others beside their own. Every canary belongs to the first caller and operation that got it.
+//! A campaign against the program itself, with each source of principals. Callers send identical
+//! requests under identical keys, so that only the principal distinguishes them: as themselves, as
+//! each other, anonymously, with invalid credentials, and with other callers' fields beside their
+//! own. Every canary belongs to the first caller and operation that got it.
 //!
-//! The ordinary run is a sample. All of it: `HAPAX_CANARY_PROBES=100000 cargo test -p hapax-server
-//! --test principals canary -- --nocapture`.
+//! The ordinary run is a sample. The whole campaign: `HAPAX_CANARY_PROBES=100000 cargo test -p
+//! hapax-server --test principals canary -- --nocapture`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -27,17 +27,17 @@ use crate::world::{Upstream, ask, serve};
 
 const CALLERS: usize = 12;
 const OPERATIONS: usize = 12;
-/// Probes in an ordinary run, over all sources.
+/// The number of probes in an ordinary run, over all sources.
 const PROBES: usize = 6_000;
 const SOURCES: usize = 7;
-/// Probes that are under way at the same time.
+/// The number of concurrent probes.
 const AT_ONCE: usize = 16;
 
 const TRUSTED: &str = "127.0.0.1";
 const STRANGER: &str = "127.0.0.2";
 const URL_SECRET: &str = "secret-in-the-url-of-forward-auth";
 
-/// Fields that identify nobody. Any of them may be there or not, and changes nothing.
+/// Fields that identify no caller. Each may be present or not without any effect.
 const HARMLESS: [(&str, &str); 12] = [
     ("user-agent", "curl/8"),
     ("accept", "*/*"),
@@ -56,8 +56,8 @@ const HARMLESS: [(&str, &str); 12] = [
     ("origin", "https://shop.example"),
 ];
 
-/// Fields by which others are known elsewhere. Beside a caller's own credential they change
-/// nothing; alone they make nobody.
+/// Fields that identify callers under other settings. Beside a caller's own credential they change
+/// nothing; alone they identify no one.
 const DECOYS: [&str; 16] = [
     "x-user",
     "x-webauth-user",
@@ -77,7 +77,7 @@ const DECOYS: [&str; 16] = [
     "x_user",
 ];
 
-/// How callers show who they are.
+/// The sources of principals.
 enum Source {
     Digest,
     Cookie,
@@ -85,7 +85,7 @@ enum Source {
     Jwt(Box<Issuer>),
     ForwardAuth(Box<Service>),
     List,
-    /// The default, without any credential: everybody who says nothing of himself is one.
+    /// The default source, without credentials: all such requests are one anonymous caller.
     Anonymous,
 }
 
@@ -145,7 +145,7 @@ impl Source {
             Source::ForwardAuth(_) => {
                 vec![("authorization", format!("Bearer secret-session-of-{name}"))]
             }
-            // A few credentials, each for several accounts and for none.
+            // Three credentials, each used with several accounts and without one.
             Source::List => {
                 let credential = (
                     "authorization",
@@ -159,7 +159,7 @@ impl Source {
         }
     }
 
-    /// Fields with which somebody might try to pass for a caller, and which make nobody.
+    /// Fields with which an attacker might impersonate a caller, and which identify no one.
     fn bad(&self, caller: usize, turn: usize) -> Vec<(&'static str, String)> {
         let good = self.good(caller);
         let changed = |value: String| {
@@ -212,7 +212,7 @@ impl Source {
         }
     }
 
-    /// Whether a request without credentials has somebody who sends it.
+    /// Whether a request without credentials is accepted as anonymous.
     fn takes_anybody(&self) -> bool {
         matches!(
             self,
@@ -221,7 +221,7 @@ impl Source {
     }
 }
 
-/// The service that forward-auth asks. It knows sessions, and its own callers by short names.
+/// The service that forward-auth asks. It accepts sessions, and returns short names of callers.
 fn auth_service() -> Service {
     Service::start(Serving::default(), |asked| {
         match asked
@@ -234,7 +234,7 @@ fn auth_service() -> Service {
     })
 }
 
-/// Numbers that are the same in every run.
+/// A pseudo-random sequence that is the same in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -252,7 +252,7 @@ struct Probe {
     request: ClientRequest,
     from: &'static str,
     is_http2: bool,
-    /// Who is asking, as the test knows it. Nobody gets no answer at all.
+    /// The caller, as the test knows it. With `None`, the request must get no answer at all.
     who: Option<String>,
     operation: String,
     kind: &'static str,
@@ -286,7 +286,7 @@ fn probe(source: &Source, numbers: &mut Numbers) -> Probe {
         1 => (source.bad(caller, numbers.below(60)), None, "bad"),
         _ => (source.good(caller), Some(format!("caller-{caller}")), "own"),
     };
-    // Whoever says nothing of himself is one caller, however he says it.
+    // All requests without credentials are one caller, however they are made.
     if fields.is_empty() && who.is_some() {
         who = Some("anybody".to_owned());
     }
@@ -305,7 +305,7 @@ fn probe(source: &Source, numbers: &mut Numbers) -> Probe {
         if kind == "own" {
             kind = "own, with another's field";
         }
-        // Without a credential such a field makes nobody; an account is no credential.
+        // Without a credential such a field identifies no one; an account is not a credential.
         if who.as_deref() == Some("anybody") {
             (who, kind) = (None, "another's field alone");
         }
@@ -334,7 +334,7 @@ fn canaries(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Whose each canary is, and what became of the probes.
+/// The owner of each canary, and the results of the probes.
 #[derive(Default)]
 struct Canaries {
     owners: HashMap<String, (String, String)>,
@@ -347,7 +347,7 @@ struct Canaries {
 }
 
 impl Canaries {
-    /// Takes down what came of some probes: first answers before anything that repeats them.
+    /// Checks the answers to some probes: first answers before their replays.
     fn judge(&mut self, mut answered: Vec<(Probe, Answer)>) {
         answered.sort_by_key(|(_, got)| got.is_replay());
         for (probe, got) in answered {
@@ -389,7 +389,7 @@ impl Canaries {
         }
     }
 
-    /// How many of the callers' canaries are in a text.
+    /// The number of the callers' canaries in a text.
     fn leaked(&self, text: &str) -> usize {
         canaries(text)
             .into_iter()
@@ -462,7 +462,7 @@ async fn no_canary_strays(source: Source) {
         "there was something to find"
     );
 
-    // Something for the log to tell of.
+    // Lost attempts, so that the log has something to report.
     for caller in 0..CALLERS {
         let lost = harness::post("/break-off", "{}").key(&format!("lost-{caller}"));
         let lost = source
@@ -477,7 +477,7 @@ async fn no_canary_strays(source: Source) {
     nothing_is_told(program, &source, &known).await;
 }
 
-/// What operators, scrapers and the log are told holds neither an answer nor a credential.
+/// Operators' pages, metrics and the log contain neither an answer nor a credential.
 async fn nothing_is_told(program: Program, source: &Source, known: &Canaries) {
     let (listed, shown) = operators(&program, known).await;
     let well_known = get("/.well-known/idempotency");
@@ -539,8 +539,7 @@ async fn nothing_is_told(program: Program, source: &Source, known: &Canaries) {
     );
 }
 
-/// What operators see: lists, which hold no answers at all, and single answers, each of them its
-/// own.
+/// What operators see: lists, which contain no answers, and single answers, each only its own.
 async fn operators(program: &Program, known: &Canaries) -> (String, usize) {
     let (mut listed, mut shown, mut after) = (String::new(), 0, String::new());
     loop {

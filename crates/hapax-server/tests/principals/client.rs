@@ -12,9 +12,9 @@ pub fn unguarded() -> ClientRequest {
     harness::post("/charges?a=1", "{\"amount\":5}")
 }
 
-/// Looks for canaries.
+/// Searches for canaries.
 pub trait Tells {
-    /// Whether anything of another answer is in this one.
+    /// Whether this answer contains anything of another one.
     fn tells(&self, other: &Answer) -> bool;
 }
 

@@ -1,5 +1,5 @@
-//! `cookie:NAME`: callers are told apart by one cookie, and a request with another credential is
-//! told which setting to change.
+//! `cookie:NAME`: one cookie identifies callers, and a request with another credential is told
+//! which setting to change.
 
 use hapax_server::config::{Config, Protocol};
 
@@ -35,7 +35,7 @@ async fn callers_known_by_a_cookie_have_their_own_operations() {
                 .all(|got| got.status == 201 && !got.is_replay()),
             "{ada:?} {eve:?} {anonymous:?}"
         );
-        // However the cookies are cut and ordered, and whatever others there are.
+        // However the cookies are split and ordered, and whatever other cookies there are.
         for lines in [
             &["session=ada"][..],
             &["_ga=2", "session=ada", "theme=dark"],
@@ -83,7 +83,7 @@ async fn a_session_that_cannot_be_told_is_nobodys() {
                 "{lines:?}: {got:?}"
             );
         }
-        // Nor is a credential elsewhere one.
+        // A credential in another field does not count either.
         let got = world.send(is_http2, post("k").bearer("zebedee")).await;
         assert_eq!(got.code(), "principal-missing", "{got:?}");
     }
@@ -91,7 +91,7 @@ async fn a_session_that_cannot_be_told_is_nobodys() {
     world.end().await;
 }
 
-/// What a refused caller is told to set, and what was looked at.
+/// The setting that a refused caller is told to change, and what was examined.
 async fn told(principal: &str, request: ClientRequest) -> String {
     let settle = |config: &mut Config, directory: &std::path::Path| {
         config.principal = principal.parse().unwrap();
@@ -217,7 +217,7 @@ async fn the_log_says_once_which_setting_to_change() {
         assert_eq!(got.code(), "principal-missing");
     }
     client.send(post("k").with("x-api-key", "zebedee")).await;
-    // And once that a key does nothing with this method.
+    // And one warning that a key has no effect with this method.
     for method in ["PUT", "DELETE", "PUT", "GET"] {
         let mut request = post("k");
         *request.method_mut() = method.parse().unwrap();

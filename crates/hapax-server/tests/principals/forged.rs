@@ -1,4 +1,4 @@
-//! Forged credentials, through the gateway: what they leave behind, and whom they hold up.
+//! Forged credentials through the gateway: what they leave behind, and which callers they affect.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn limited(config: &mut Config, directory: &Path) {
     config.limits.refused_records_max = REFUSED_MAX;
 }
 
-/// The service knows every token but those that begin with `forged`.
+/// The service accepts every token except those that begin with `forged`.
 fn pay(token: &str, key: usize) -> ClientRequest {
     post("/v1/charges", "")
         .bearer(token)

@@ -1,5 +1,5 @@
-//! Another service that says who is asking: without its yes there is no replay and no effect,
-//! whatever it does instead.
+//! Forward-auth: without a yes from the auth service there is no replay and no effect, whatever it
+//! does instead.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ fn told(status: u16, fields: &str, body: &str) -> Vec<Step> {
     vec![Step::Read, Step::Write(answer(status, fields, body))]
 }
 
-/// What is no clear yes or no, each with the word it counts under.
+/// Answers that are neither a clear yes nor a clear no, each with the reason it is counted under.
 fn unclear() -> Vec<(&'static str, Vec<Step>, &'static str)> {
     let written = |bytes: &[u8], then: Step| vec![Step::Read, Step::Write(bytes.to_vec()), then];
     let named = "x-auth-user: ada\r\n";
@@ -119,13 +119,13 @@ async fn without_a_yes_there_is_no_replay() {
     let mut tried = 0;
     for (name, steps, reason) in unclear() {
         for is_http2 in [false, true] {
-            // A service for each, so that no connection of one case is left to the next.
+            // A new auth service for each case, so that no connection is reused by the next.
             let origin = Origin::start().await;
             let world = asking(origin.address(), |_| ()).await;
             origin.script(yes());
             let first = world.send(is_http2, as_ada()).await;
             assert_eq!(first.status, 201, "{name}: {first:?}");
-            // On the connection that rests, and on the new one if that one breaks.
+            // For the idle connection, and for a new one if the idle one breaks.
             origin.script(steps.clone());
             origin.script(steps.clone());
             let begun = Instant::now();
@@ -153,7 +153,7 @@ async fn without_a_yes_there_is_no_replay() {
 
 #[tokio::test]
 async fn a_service_that_is_not_there_gets_nobody_a_replay() {
-    // Bound and not listening: nobody is there, and nobody else can come to be.
+    // Bound but not listening: connections fail, and no other process can take the port.
     let nobody = tokio::net::TcpSocket::new_v4().unwrap();
     nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let world = asking(nobody.local_addr().unwrap(), |_| ()).await;
@@ -218,7 +218,7 @@ async fn a_no_is_passed_on_in_its_own_words_and_a_caller_refused_now_gets_no_rep
     world.end().await;
 }
 
-/// Knows who `Authorization` says, and what they may do.
+/// An auth service that accepts the name in `Authorization` and returns a role.
 async fn friendly() -> Service {
     Service::start(Serving::default(), |asked| {
         let user = asked.field("authorization").replace("Bearer ", "");
@@ -230,7 +230,8 @@ async fn friendly() -> Service {
 #[tokio::test]
 async fn it_is_shown_the_credentials_and_where_the_request_goes_but_not_what_it_says() {
     let auth = friendly().await;
-    // The file refuses to name again what is shown anyway; here nobody has, and no line is doubled.
+    // The configuration file refuses fields that are sent anyway. Here they are set directly, and
+    // no line is sent twice.
     let forward = [
         "x-tenant",
         "authorization",

@@ -1,4 +1,4 @@
-//! Whoever makes tokens.
+//! Issues tokens.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -35,7 +35,7 @@ impl Issuer {
         self.pair.public_key_pem()
     }
 
-    /// What it publishes of this key.
+    /// The published form of this key.
     pub fn jwk(&self) -> Value {
         let pem = self.public_pem();
         let key = match self.algorithm {
@@ -65,7 +65,7 @@ impl Issuer {
         jsonwebtoken::encode(header, claims, &self.signing_key()).unwrap()
     }
 
-    /// Signs a head that no library would write.
+    /// Signs a header that no library would write.
     pub fn sign_raw(&self, header: &Value, claims: &Value) -> String {
         let message = format!(
             "{}.{}",
@@ -89,17 +89,17 @@ impl Issuer {
     }
 }
 
-/// The published keys of these.
+/// The key set of these issuers.
 pub fn jwks(issuers: &[&Issuer]) -> String {
     json!({ "keys": issuers.iter().map(|issuer| issuer.jwk()).collect::<Vec<_>>() }).to_string()
 }
 
-/// Good claims.
+/// Valid claims.
 pub fn claims(subject: &str) -> Value {
     json!({"iss": ISSUER, "aud": AUDIENCE, "sub": subject, "exp": now() + 600, "iat": now()})
 }
 
-/// The same with one changed, or, with null, without it.
+/// The same with one claim changed, or removed if `value` is null.
 pub fn claims_but(subject: &str, name: &str, value: Value) -> Value {
     let mut claims = claims(subject);
     match value {

@@ -1,4 +1,4 @@
-//! Several sources at once: the first says who is asking, the others divide that caller's records.
+//! Several sources: the first identifies the caller, the others divide that caller's records.
 
 use hapax_server::config::{Config, Protocol};
 
@@ -14,8 +14,8 @@ fn stripe(config: &mut Config) {
         .unwrap();
 }
 
-/// Sends each request twice under the same key: the firsts are all effects of their own, and each
-/// repeat gets its own first.
+/// Sends each request twice under the same key: all first requests have their own effects, and each
+/// repeat gets its own first answer.
 async fn are_all_apart(world: &World, requests: &[&dyn Fn() -> ClientRequest]) {
     let before = world.upstream.effects();
     let mut firsts: Vec<Answer> = Vec::new();
@@ -124,7 +124,7 @@ async fn what_proxies_say_in_a_list_only_they_may_say() {
     assert_eq!(world.upstream.effects(), effects);
     world.end().await;
 
-    // Where there are trusted proxies, a further field is theirs too.
+    // If there are trusted proxies, additional fields also count only from them.
     let world = World::start(settle("digest:authorization, header:x-user")).await;
     let shared = || post("k").with("authorization", "Basic c2hhcmVk");
     let ada = world.send(false, shared().with("x-user", "ada")).await;
@@ -140,7 +140,7 @@ async fn what_proxies_say_in_a_list_only_they_may_say() {
     world.end().await;
 }
 
-/// A service that knows everybody by the number in their credential.
+/// An auth service that identifies callers by the number in their credential.
 fn provider() -> Service {
     Service::start(Serving::default(), |asked| {
         let number = asked.field("authorization").replace("Bearer ", "");
@@ -172,7 +172,7 @@ async fn the_same_name_from_another_provider_is_another_caller() {
     for (url, is_replay) in [
         (format!("{one}/verify"), false),
         (format!("{one}/verify"), true),
-        // A secret that is renewed makes nobody somebody else.
+        // A renewed secret does not change the principal.
         (format!("{one}/verify?token=s3"), true),
         (format!("{one}/verify?token=s4"), true),
         (format!("{two}/verify"), false),

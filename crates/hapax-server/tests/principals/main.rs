@@ -1,8 +1,8 @@
-//! Who is asking, through the real gateway over real sockets: nobody gets another's answer, nor
-//! their own without showing who they are.
+//! Principals, through the real gateway over real sockets: no caller gets another's answer, nor its
+//! own without its credential.
 //!
-//! `world.rs` is a gateway with an upstream that keeps its own ledger; `issuer.rs` makes tokens, good
-//! and bad.
+//! `world.rs` is a gateway with an upstream that keeps its own ledger; `issuer.rs` makes valid and
+//! invalid tokens.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 

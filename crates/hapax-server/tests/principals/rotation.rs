@@ -1,4 +1,4 @@
-//! Keys that come and go: a new one is taken at once, a withdrawn one verifies nothing any more.
+//! Key rotation: a new key is accepted at once, and a withdrawn one verifies nothing any more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::issuer::{Issuer, claims, jwks};
 use crate::sources::{by_keys, jwt};
 use crate::world::{World, says};
 
-/// Only a broken test waits so long.
+/// Only a broken test waits this long.
 const GUARD: Duration = Duration::from_secs(20);
 
 async fn send(world: &World, token: &str) -> Answer {
@@ -47,8 +47,8 @@ async fn by_url(service: &Service, settle: impl FnOnce(&mut Jwt)) -> World {
     World::start(|config, _| settle(config)).await
 }
 
-/// The old key made the operation; the new one, of the same issuer and for the same caller, gets
-/// its answer; the old one nothing more.
+/// The old key made the operation. A token by the new key, of the same issuer and for the same
+/// caller, gets its answer; the old key then verifies nothing more.
 async fn passes_over(world: &World, old: &Issuer, new: &Issuer, rotate: impl FnOnce()) {
     let first = send(world, &old.token("ada")).await;
     assert_eq!(first.status, 201, "{first:?}");
@@ -84,17 +84,17 @@ async fn a_key_withdrawn_from_a_file_verifies_nothing() {
     let path = world.directory.path().join("jwks.json");
     passes_over(&world, &old, &new, || replace(&path, &jwks(&[&new]))).await;
 
-    // Nobody shows a new one: it is noticed all the same.
+    // The withdrawal is noticed without any token by a new key.
     replace(&path, &jwks(&[&old]));
     until(&world, &new.token("ada"), 401).await;
-    // A file that is no good changes nothing.
+    // An invalid file changes nothing.
     replace(&path, "{");
     until_counted(&world, "hapax_jwt_keys_read_total{result=\"failed\"}").await;
     assert!(send(&world, &old.token("ada")).await.is_replay());
     world.end().await;
 }
 
-/// Twice more, as a reading that has begun may have begun before.
+/// Waits for two more, because a read that is under way may have begun before the change.
 async fn until_counted_more(world: &World, metric: &str) {
     let (begun, before) = (Instant::now(), world.counted(metric).await);
     while world.counted(metric).await < before + 2 {
@@ -133,8 +133,7 @@ async fn a_key_withdrawn_from_a_url_verifies_nothing() {
     world.end().await;
 }
 
-/// Sets that can be read and hold no key to verify with: whoever publishes one has withdrawn the
-/// key from before.
+/// Valid key sets without a key that can verify: publishing one withdraws the earlier key.
 fn withdrawn(issuer: &Issuer) -> [String; 2] {
     [
         "{\"keys\": []}".to_owned(),
@@ -142,7 +141,7 @@ fn withdrawn(issuer: &Issuer) -> [String; 2] {
     ]
 }
 
-/// The only key made the operation; after it was withdrawn there is no replay, and once it is back
+/// The only key made the operation. After it was withdrawn there is no replay, and once it is back
 /// there is.
 async fn ends_and_begins(world: &World, issuer: &Issuer, publish: impl Fn(String)) {
     let first = send(world, &issuer.token("ada")).await;
@@ -182,7 +181,7 @@ async fn the_only_key_withdrawn_from_a_file_verifies_nothing() {
     let path = world.directory.path().join("jwks.json");
     ends_and_begins(&world, &issuer, |document| replace(&path, &document)).await;
 
-    // One key in PEM, and then one of another kind in its place.
+    // One key in PEM, which is then replaced by one of another kind.
     replace(&path, &issuer.public_pem());
     until_counted_more(&world, "hapax_jwt_keys_read_total{result=\"ok\"}").await;
     assert!(send(&world, &issuer.token("ada")).await.is_replay());
@@ -218,7 +217,7 @@ async fn an_unknown_key_is_asked_for_at_once_but_not_again_and_again() {
     let service = Service::start(Serving::default(), move |_| says(first.clone()));
     let world = by_url(&service, |_| ()).await;
     service.answer(move |_| says(document.clone()));
-    // Twenty at a time: those who come while the keys are being read wait for them.
+    // Twenty concurrent requests: those that come while the keys are being read wait for them.
     let tokens: Vec<String> = (0..20)
         .map(|caller| new.token(&format!("caller {caller}")))
         .collect();
@@ -336,7 +335,7 @@ async fn without_keys_from_the_start_guarded_requests_wait_for_them_in_vain() {
     ] {
         let before = service.asked().len();
         service.answer(move |_| answer.clone());
-        // A reading that began before this answer stood may end after it.
+        // A read that began before this answer was set may end after it.
         service.wait_asked(before + 2).await;
         assert_eq!(send(&world, &issuer.token("ada")).await.status, 503);
     }

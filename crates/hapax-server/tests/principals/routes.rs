@@ -18,7 +18,7 @@ fn route(path: &str, principal: &str) -> Route {
     }
 }
 
-/// Tokens everywhere, but for three routes.
+/// Tokens on all routes except three.
 fn mixed(config: &mut Config, directory: &std::path::Path, issuer: &Issuer) {
     by_keys(config, directory, Algorithm::EdDSA, &jwks(&[issuer]));
     config.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
@@ -52,7 +52,7 @@ async fn each_route_knows_callers_by_its_own_source_and_by_no_other() {
     let issuer = Issuer::new("one", Algorithm::EdDSA);
     let world = World::start(|config, directory| mixed(config, directory, &issuer)).await;
     let bearer = |name: &str| format!("Bearer {}", issuer.token(name));
-    // Where, the credential of one caller there, and of another.
+    // A path, its field, the credential of one caller there, and of another.
     let places = [
         ("/charges", "authorization", bearer("ada"), bearer("eve")),
         (
@@ -94,7 +94,7 @@ async fn each_route_knows_callers_by_its_own_source_and_by_no_other() {
                 "{path}: {again:?}"
             );
             effects += 2;
-            // What makes somebody elsewhere makes nobody here.
+            // A credential of another route identifies no one here.
             for (_, foreign, credential, _) in
                 places.iter().filter(|(_, foreign, ..)| foreign != field)
             {
@@ -125,7 +125,7 @@ async fn each_route_knows_callers_by_its_own_source_and_by_no_other() {
             .await,
         "header authorization",
     );
-    // Only a proxy names callers, on whatever route.
+    // Only a trusted proxy may name callers, on every route.
     let stranger = Client::new(world.address()).from("127.0.0.2");
     is_refused(
         &stranger
@@ -151,8 +151,8 @@ async fn each_route_knows_callers_by_its_own_source_and_by_no_other() {
     world.end().await;
 }
 
-/// The same name by two sources is two people: neither is held up by the other's quota, nor is one
-/// shown the other's records.
+/// The same name by two sources is two principals: neither is limited by the other's quota, nor
+/// sees the other's records.
 #[tokio::test]
 async fn one_name_by_two_sources_is_two_principals() {
     let issuer = Issuer::new("one", Algorithm::EdDSA);
@@ -195,8 +195,8 @@ async fn one_name_by_two_sources_is_two_principals() {
     world.end().await;
 }
 
-/// A spelling that a service may read as the path of another route, which knows callers by another
-/// source.
+/// A spelling that a service may read as the path of another route, which has another source of
+/// principals.
 #[tokio::test]
 async fn a_path_that_may_be_of_two_sources_is_refused() {
     let settle = |config: &mut Config, _: &std::path::Path| {

@@ -1,4 +1,4 @@
-//! A secret in the URL of a service that is asked is printed nowhere.
+//! A secret in the URL of a service that the gateway calls is printed nowhere.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn config(host: &str, secret: &str) -> String {
     )
 }
 
-/// What a command prints, on both streams.
+/// The output of a command on both streams.
 fn printed(directory: &Path, arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_hapax"))
         .args(arguments)
@@ -62,7 +62,8 @@ async fn a_secret_in_the_url_of_forward_auth_is_printed_nowhere() {
         "/.well-known",
     );
 
-    // Another token is the same provider; another host is another one, which a reload refuses.
+    // With another token it is the same provider; with another host it is another one, which a
+    // reload refuses.
     for (host, secret, line) in [
         ("127.0.0.1:1", SECRETS[1], "the configuration was reloaded"),
         (

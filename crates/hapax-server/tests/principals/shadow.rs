@@ -1,5 +1,4 @@
-//! Routes that only watch: whoever would have been refused is served as if nobody had looked, and
-//! counted.
+//! Routes in shadow mode: requests that would have been refused are served unchanged, and counted.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use crate::issuer::{Issuer, claims_but, jwks, now};
 use crate::sources::by_keys;
 use crate::world::World;
 
-/// How often the shadow foresaw this.
+/// How often the shadow counted this result.
 async fn foreseen(world: &World, would: &str) -> u64 {
     world
         .counted(&format!(
@@ -45,7 +44,7 @@ async fn a_token_that_is_no_good_passes_untouched_and_is_counted() {
     for is_http2 in [false, true] {
         for (token, _) in &bad {
             let (before, credential) = (world.upstream.effects(), format!("Bearer {token}"));
-            // The repeat as well: nothing is remembered of somebody who is not known.
+            // The repeat too: nothing is stored for an unidentified caller.
             for _ in 0..2 {
                 let got = world
                     .send(is_http2, post("k").with("authorization", &credential))
@@ -79,7 +78,8 @@ async fn a_token_that_is_no_good_passes_untouched_and_is_counted() {
     assert_eq!(foreseen(&world, "reject-credentials-invalid").await, 12);
     assert_eq!(foreseen(&world, "reject-principal-missing").await, 2);
 
-    // Whoever is known has their own operation: one would have run, the other been replayed.
+    // An identified caller has its own operation: one request would have run, the other been
+    // replayed.
     for _ in 0..2 {
         assert_eq!(
             world

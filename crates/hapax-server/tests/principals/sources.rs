@@ -1,5 +1,5 @@
-//! Every source, over both protocols: each caller has their own operation under the same key, and
-//! nobody gets another's answer.
+//! Every source, over both protocols: each caller has its own operation under the same key, and
+//! none gets another's answer.
 
 use hapax_server::config::{
     Audience, Config, ForwardAuth, Issuer as Wanted, Jwt, KeysFrom, PrincipalSource,
@@ -21,7 +21,7 @@ pub fn jwt(algorithm: Algorithm, keys: KeysFrom) -> Jwt {
     )
 }
 
-/// Knows callers by tokens that these published keys verify.
+/// Identifies callers by tokens that these published keys verify.
 pub fn by_keys(config: &mut Config, directory: &std::path::Path, algorithm: Algorithm, keys: &str) {
     let path = directory.join("jwks.json");
     std::fs::write(&path, keys).unwrap();
@@ -29,7 +29,7 @@ pub fn by_keys(config: &mut Config, directory: &std::path::Path, algorithm: Algo
     config.jwt = Some(jwt(algorithm, KeysFrom::File(path)));
 }
 
-/// How two callers show who they are, and what somebody gets who does not.
+/// The credentials of two callers, and the refusal of a request without one.
 struct Callers {
     ada: (&'static str, String),
     eve: (&'static str, String),
@@ -45,7 +45,7 @@ fn bearers(ada: &str, eve: &str) -> Callers {
     }
 }
 
-/// Answers and effects of two callers who send the very same request under the very same key.
+/// Checks the answers and effects of two callers that send identical requests under the same key.
 async fn each_has_their_own(world: World, callers: Callers, what: &str) {
     for is_http2 in [false, true] {
         let (key, before) = (format!("same-{is_http2}"), world.upstream.effects());

@@ -1,5 +1,5 @@
-//! A header that names the caller, from somebody who may not say it: in no spelling does it reach
-//! the gateway's judgement or the upstream.
+//! A header that names the caller, from an untrusted client: in no spelling does the gateway
+//! believe it or pass it to the upstream.
 
 use std::convert::Infallible;
 
@@ -14,10 +14,10 @@ use crate::client::{Tells, post, unguarded};
 use crate::harness::{Answer, Client, ClientRequest, With};
 use crate::world::World;
 
-/// Not a proxy that is trusted.
+/// The address of a client that is not a trusted proxy.
 const STRANGER: &str = "127.0.0.2";
 
-/// The field as one line, in every spelling that somebody behind could take for it.
+/// The field as one line, in every spelling that a server behind could read as this field.
 const LINES: [&str; 31] = [
     "X-User: ada",
     "x-user: ada",
@@ -52,7 +52,7 @@ const LINES: [&str; 31] = [
     "X\u{2010}User: ada",
 ];
 
-/// Several lines: repeated, folded, behind others, called a matter of the connection.
+/// Several lines: repeated, folded, after other fields, or named in `Connection`.
 const PARAGRAPHS: [&str; 16] = [
     "X-User: ada\r\nX-User: ada",
     "X-User: eve\r\nX-User: ada",
@@ -72,7 +72,7 @@ const PARAGRAPHS: [&str; 16] = [
     "X-User: ada\r\nProxy-Connection: x-user\r\nKeep-Alive: x-user",
 ];
 
-/// After the body.
+/// As trailers, after the body.
 const TRAILERS: [&str; 5] = [
     "X-User: ada",
     "x-user: ada",
@@ -86,7 +86,7 @@ fn believing_one_proxy(config: &mut Config) {
     config.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
 }
 
-/// Whether the most forgiving server would read the name as the field's.
+/// Whether the most lenient server would read the name as the field's.
 fn is_the_field(name: &HeaderName) -> bool {
     let plain = |byte: u8| {
         if byte.is_ascii_alphanumeric() {
@@ -98,7 +98,7 @@ fn is_the_field(name: &HeaderName) -> bool {
     name.as_str().bytes().map(plain).eq(*b"x-user")
 }
 
-/// What the upstream has seen, but for what the trusted proxy sent.
+/// The number of such fields that the upstream has seen, except in the trusted proxy's request.
 fn spoofed(world: &World) -> usize {
     let names = |headers: &HeaderMap| headers.keys().filter(|name| is_the_field(name)).count();
     world
@@ -186,7 +186,7 @@ async fn a_spoofed_header_is_believed_in_no_spelling_over_http1() {
 
 #[tokio::test]
 async fn a_spoofed_header_is_believed_in_no_spelling_over_http2() {
-    // An upstream that speaks HTTP/2 as well: only to such a one trailers are passed on.
+    // With an HTTP/2 upstream, because only there are trailers passed on.
     let world = World::try_start(Protocol::Http2, |config, _| believing_one_proxy(config))
         .await
         .unwrap();
@@ -221,7 +221,7 @@ async fn a_spoofed_header_is_believed_in_no_spelling_over_http2() {
             assert!(!got.tells(&first) && !got.is_replay(), "{name}");
             (tried, passed) = (tried + 1, passed + usize::from(got.status == 201));
         }
-        // Not even a trusted proxy says it after the body, where nobody looks.
+        // Even from a trusted proxy the field does not count as a trailer.
         let got = world
             .send(
                 true,
@@ -271,7 +271,7 @@ async fn a_spoofed_header_is_believed_in_no_spelling_over_http2() {
     world.end().await;
 }
 
-/// A body that says the field after its end.
+/// A body with the field as a trailer.
 fn trailing(name: &HeaderName) -> BoxBody<Bytes, Infallible> {
     let trailers = HeaderMap::from_iter([
         (name.clone(), HeaderValue::from_static("ada")),

@@ -1,4 +1,4 @@
-//! Tokens that are not good: none of them gets a replay, nor an effect.
+//! Invalid tokens: none of them gets a replay or an effect.
 
 use hapax_server::config::{Config, Protocol};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
@@ -10,7 +10,7 @@ use crate::issuer::{AUDIENCE, ISSUER, Issuer, base64, claims, claims_but, jwks, 
 use crate::sources::by_keys;
 use crate::world::{Upstream, World, says, serve};
 
-/// A name, the lines of `Authorization`, the status, and what is counted.
+/// A name, the lines of `Authorization`, the status, and the counted reason.
 type Bad = (String, Vec<String>, u16, &'static str);
 
 fn bad(name: &str, token: impl Into<String>, reason: &'static str) -> Bad {
@@ -22,7 +22,7 @@ fn bad(name: &str, token: impl Into<String>, reason: &'static str) -> Bad {
     )
 }
 
-/// Tokens whose time, place or content is wrong, though they are signed as they should be.
+/// Correctly signed tokens with a wrong time, audience or content.
 fn wrong_claims(issuer: &Issuer) -> Vec<Bad> {
     let signed =
         |name: &str, value: Value| issuer.sign(&issuer.header(), &claims_but("ada", name, value));
@@ -72,7 +72,7 @@ fn wrong_claims(issuer: &Issuer) -> Vec<Bad> {
     ]
 }
 
-/// Tokens that want to be verified in another way than the gateway's.
+/// Tokens that ask for another verification method than the gateway's.
 fn confused(issuer: &Issuer, other: &Issuer) -> Vec<Bad> {
     let good = issuer.token("ada");
     let (message, signature) = good.rsplit_once('.').unwrap();
@@ -195,7 +195,7 @@ fn confused(issuer: &Issuer, other: &Issuer) -> Vec<Bad> {
     tokens
 }
 
-/// Tokens that were changed, or are none.
+/// Tokens that were changed, and texts that are not tokens.
 fn mangled(issuer: &Issuer) -> Vec<Bad> {
     let good = issuer.token("ada");
     let parts: Vec<&str> = good.split('.').collect();
@@ -444,8 +444,8 @@ async fn a_number_may_name_a_caller_and_requests_without_a_key_are_nobodys_busin
     world.end().await;
 }
 
-/// The lines of the page, with this machine's issuer in them: they are all that tokens need, and a
-/// refreshed one is the same caller.
+/// The settings of the page, with this test's issuer, are all that tokens need; and a refreshed
+/// token is the same caller.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_quickstart_of_the_page_works() {
     let page = include_str!("../../../../docs/principals.md");

@@ -1,4 +1,4 @@
-//! A gateway, and a service behind it that counts what reaches it.
+//! A gateway, and a service behind it that records its requests.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::harness::{
     serve_command, whole, with,
 };
 
-/// A service that does something with every request, and says which it was.
+/// A service that has an effect for every request, and answers with its number.
 pub struct Upstream(Service);
 
 impl Upstream {
@@ -27,7 +27,7 @@ impl Upstream {
         Upstream(Service::start(serving, act))
     }
 
-    /// How many requests have had their effect.
+    /// The number of requests that had an effect.
     pub fn effects(&self) -> usize {
         self.all().len()
     }
@@ -65,13 +65,14 @@ pub fn says(text: impl Into<String>) -> Response<String> {
     Response::new(text.into())
 }
 
-/// The program in this directory, with these settings before the first section. It logs all it can.
+/// The program in this directory, with these settings before the first section and the most verbose
+/// log.
 pub fn serve(directory: &Path, upstream: &Upstream, settings: &str) -> Program {
     let mut command = serve_command(directory, &file(upstream, settings));
     Program::serve(command.env("HAPAX_LOG", "trace").env("RUST_LOG", "trace"))
 }
 
-/// Its file with these settings.
+/// Its configuration file with these settings.
 pub fn file(upstream: &Upstream, settings: &str) -> String {
     format!(
         "listen = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\nstore = \"sqlite:hapax.db\"\n{settings}\n\
@@ -80,14 +81,14 @@ pub fn file(upstream: &Upstream, settings: &str) -> String {
     )
 }
 
-/// What operators are told.
+/// Asks the admin listener.
 pub async fn ask(admin: SocketAddr, target: &str) -> String {
     let got = Client::new(admin).send(get(target)).await;
     assert_eq!(got.status, 200, "{target}: {got:?}");
     got.text().to_owned()
 }
 
-/// A gateway before such a service.
+/// A gateway in front of such a service.
 pub struct World {
     pub upstream: Upstream,
     gateway: Gateway,
@@ -129,12 +130,12 @@ impl World {
         self.gateway.address()
     }
 
-    /// What operators are told.
+    /// Asks the admin listener.
     pub async fn ask(&self, target: &str) -> String {
         ask(self.gateway.admin().unwrap(), target).await
     }
 
-    /// What the gateway counts under this name and reason.
+    /// The value of this series in the gateway's metrics.
     pub async fn counted(&self, metric: &str) -> u64 {
         let metrics = self.ask("/metrics").await;
         let lines = metrics.lines().filter_map(|line| line.strip_prefix(metric));
@@ -143,7 +144,7 @@ impl World {
             .sum()
     }
 
-    /// How many records the gateway's store has.
+    /// The number of records in the gateway's store.
     pub async fn records(&self) -> u64 {
         self.counted("hapax_sqlite_records ").await
     }

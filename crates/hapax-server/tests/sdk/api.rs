@@ -1,5 +1,4 @@
-//! A small fake of the API: it charges whatever it is asked to, as often as it is asked, and writes
-//! it down.
+//! A small fake of the API: it ignores keys, and makes and records a charge for every request.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -75,7 +74,7 @@ fn charge(ledger: &Ledger, fields: &HeaderMap, form: &str, prefix: &str, object:
     ([("request-id", request)], Json(made)).into_response()
 }
 
-/// `metadata[order]` of a form, its brackets escaped or not.
+/// `metadata[order]` of a form, with escaped brackets or not.
 fn order_of(form: &str) -> Option<&str> {
     let mut fields = form.split('&').filter_map(|field| field.split_once('='));
     fields.find_map(|(name, value)| {

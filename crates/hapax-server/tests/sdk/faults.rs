@@ -1,9 +1,8 @@
-//! A link that loses answers: whatever is asked over it arrives, and some of what is answered does
-//! not.
+//! A link that loses answers: all requests arrive, and some answers do not.
 //!
-//! It knows no HTTP. The first bytes that come back after some were sent are an answer, and only
-//! then is its fate drawn: so a lost answer is always that of a request that was received and acted
-//! upon.
+//! It does not parse HTTP. The first bytes that come back after some were sent are an answer, and
+//! only then is its fate drawn: so a lost answer always belongs to a request that was received and
+//! executed.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Longer than the SDKs wait, shorter than the gateway does.
+/// Longer than the SDKs wait, shorter than the gateway waits.
 const LATE: Duration = Duration::from_millis(1_600);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,13 +21,13 @@ enum Fate {
     Closed,
     Reset,
     Late,
-    /// Kept back until the one who asked has hung up.
+    /// Held back until the client has disconnected.
     Withheld,
 }
 
 const FAULTS: [Fate; 4] = [Fate::Closed, Fate::Reset, Fate::Late, Fate::Withheld];
 
-/// So many answers arrive for each four that do not.
+/// The number of answers that arrive for each four that do not.
 const PASSED: usize = 8;
 
 pub struct Link {
@@ -45,7 +44,7 @@ impl Link {
         tokio::spawn(async move {
             while let Ok((near, _)) = socket.accept().await {
                 let deck = drawn_from.clone();
-                // Ends of connections are what this is about: none is an error.
+                // The tests are about connections that end, so errors here are ignored.
                 tokio::spawn(
                     async move { carry(near, TcpStream::connect(to).await?, &deck).await },
                 );
@@ -54,7 +53,7 @@ impl Link {
         Link { address, deck }
     }
 
-    /// A run in which a kind of fault did not happen says nothing about it.
+    /// A run in which a kind of fault did not happen proves nothing about it.
     #[track_caller]
     pub fn assert_every_kind_landed(&self) {
         let deck = self.deck.lock().unwrap();
@@ -108,8 +107,8 @@ async fn carry(mut near: TcpStream, mut far: TcpStream, deck: &Mutex<Deck>) -> s
     }
 }
 
-/// Fates are drawn from a shuffled deck, so that every kind of fault happens as often as any other,
-/// whatever the seed.
+/// Fates are drawn from a shuffled deck, so that every kind of fault happens equally often with any
+/// seed.
 struct Deck {
     chance: u64,
     cards: Vec<Fate>,
@@ -139,7 +138,7 @@ impl Deck {
         self.drawn.iter().filter(|drawn| **drawn == fate).count()
     }
 
-    /// A linear congruential generator, of which the upper bits are good enough to shuffle cards.
+    /// A linear congruential generator; its upper bits are good enough to shuffle cards.
     fn below(&mut self, limit: usize) -> usize {
         self.chance = self
             .chance

@@ -4,12 +4,12 @@ use std::process::Command;
 
 use super::harness::install::{self, Installed, Language};
 
-/// What is wanted, by exact versions and hashes.
+/// The dependencies, by exact versions and hashes.
 const REQUIREMENTS: &str = include_str!("requirements.txt");
 const PACKAGE: &str = include_str!("package.json");
 const PACKAGE_LOCK: &str = include_str!("package-lock.json");
 
-/// The SDK, or nothing when it cannot be had here.
+/// The SDK, or `None` if it cannot be installed here.
 pub fn installed(language: Language) -> Option<Installed> {
     let own = |(name, text): (&'static str, &str)| (name, text.to_owned());
     let python = [("requirements.txt", REQUIREMENTS)].map(own);

@@ -1,9 +1,9 @@
-//! Stripe's own SDKs, as they come from their registries, through the gateway, while answers are
-//! lost on both sides of it.
+//! Stripe's own SDKs, installed from their registries, through the gateway, while answers are lost
+//! on both sides of it.
 //!
-//! The SDKs make their keys and their retries themselves. Behind the gateway stands a small fake of
-//! the API that ignores keys and writes down what it charged: that ledger is the judge. The same
-//! run without the gateway must charge twice, or the faults prove nothing.
+//! The SDKs make their keys and retries themselves. Behind the gateway is a small fake of the API
+//! that ignores keys and records its charges: the verdict comes from that ledger. The same run
+//! without the gateway must charge twice, or the faults prove nothing.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
@@ -92,7 +92,7 @@ async fn with_the_gateway(sdk: &Installed, seed: u64) {
     );
 }
 
-/// The API ignores keys, so the SDK's good manners are in vain.
+/// The API ignores keys, so the SDK's keys do not prevent double charges.
 async fn without_the_gateway(sdk: &Installed, seed: u64) {
     let api = Api::start().await;
     let link = Link::start(api.address, seed + 100).await;

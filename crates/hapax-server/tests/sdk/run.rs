@@ -1,4 +1,4 @@
-//! One run of an SDK, in a process of its own.
+//! One run of an SDK, in its own process.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -10,17 +10,17 @@ use tokio::process::Command;
 use super::harness::install::Installed;
 use super::install;
 
-/// An SDK that retried what it was told not to retry would take longer: thirty retries, most of
-/// them some four seconds apart.
+/// An SDK that retried against the gateway's advice would take longer: thirty retries, most of them
+/// some four seconds apart.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// How an order ended, by the SDK's account.
+/// How an order ended, as reported by the SDK.
 #[derive(Debug, Deserialize)]
 pub struct Report {
     pub order: String,
-    /// Of what was made, if the SDK says that it was.
+    /// The id of the charge, if the SDK reports one.
     pub id: Option<String>,
-    /// What the gateway says instead.
+    /// The code of the gateway's rejection otherwise.
     pub code: Option<String>,
     #[expect(dead_code, reason = "shown when something is wrong")]
     error: Option<String>,
@@ -28,7 +28,7 @@ pub struct Report {
     status: Option<u16>,
 }
 
-/// Pays so many orders at this address.
+/// Pays `orders` orders at this address.
 pub async fn pay(sdk: &Installed, to: SocketAddr, orders: usize) -> Vec<Report> {
     let program = Command::from(install::program(sdk))
         .args([format!("http://{to}"), orders.to_string()])

@@ -1,18 +1,18 @@
-//! Many connections that do the same wrong thing.
+//! Many connections that misbehave in the same way.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// All of a crowd must be gone by then: well past every timeout of the gateway's.
+/// All connections of a crowd must be closed by then: well past every timeout of the gateway.
 pub const GONE_MAX: Duration = Duration::from_secs(30);
-/// From one byte of a trickle to the next.
+/// The time between two bytes of a trickle.
 const TICK: Duration = Duration::from_millis(25);
 
-/// Bytes of a flood that are offered at once.
+/// The number of bytes that a flood writes at once.
 const FLOOD_BYTES: usize = 64 << 10;
 
-/// What is said: something once, and then something again and again.
+/// What is sent: `once` first, and then `again` repeatedly.
 pub struct Script {
     pub once: Vec<u8>,
     pub again: Vec<u8>,
@@ -44,7 +44,7 @@ impl Script {
 
 pub struct Crowd {
     open: Vec<Member>,
-    /// What was said to those that are gone: the first line of it.
+    /// The first line of what each closed connection received.
     pub last_words: Vec<String>,
     deadline: Instant,
 }
@@ -56,7 +56,7 @@ struct Member {
 }
 
 impl Crowd {
-    /// So many connections, each of which says this as soon as it is there.
+    /// Opens `count` connections, each of which sends `said` at once.
     pub fn connect(address: SocketAddr, count: usize, said: &[u8]) -> Crowd {
         let open = (0..count)
             .map(|_| {
@@ -77,7 +77,8 @@ impl Crowd {
         }
     }
 
-    /// Each goes on with the script a byte at a time, until the gateway has closed on all of them.
+    /// Each connection continues the script one byte at a time, until the gateway has closed all of
+    /// them.
     pub fn trickle(mut self, script: &Script) -> Crowd {
         while !self.open.is_empty() {
             self.open
@@ -89,7 +90,7 @@ impl Crowd {
         self
     }
 
-    /// Each goes on with the script as fast as it is taken, until the gateway has closed on all of
+    /// Each connection continues the script as fast as it can, until the gateway has closed all of
     /// them.
     pub fn flood(mut self, script: &Script) -> Crowd {
         while !self.open.is_empty() {
@@ -101,8 +102,8 @@ impl Crowd {
         self
     }
 
-    /// Each goes on with the script to its end, as fast as it is taken, and waits until the gateway
-    /// has closed on all of them.
+    /// Each connection sends the script to its end as fast as it can, and waits until the gateway
+    /// has closed all of them.
     pub fn say_all(mut self, script: &Script) -> Crowd {
         while !self.open.is_empty() {
             self.open
@@ -114,7 +115,7 @@ impl Crowd {
         self
     }
 
-    /// Each says nothing more, until the gateway has closed on all of them.
+    /// The connections send nothing more, until the gateway has closed all of them.
     pub fn wait(mut self) -> Crowd {
         while !self.open.is_empty() {
             self.listen();
@@ -123,7 +124,7 @@ impl Crowd {
         self
     }
 
-    /// Each reads a byte.
+    /// Each connection reads one byte.
     pub fn sip(&mut self) {
         self.open
             .iter_mut()
@@ -147,7 +148,7 @@ impl Crowd {
         );
     }
 
-    /// Waits for one of them to be closed, and not for long.
+    /// Waits briefly for one of them to be closed.
     fn wait_a_tick(&self) {
         let Some(Member { socket, .. }) = self.open.first() else {
             return;
@@ -161,7 +162,7 @@ impl Crowd {
 
 impl Member {
     fn say(&mut self, script: &Script, bytes_max: usize) {
-        // Where it is no longer heard is noticed when it listens.
+        // A failed write is ignored here: the next read notices the close.
         if let Ok(count) = self.socket.write(&script.from(self.sent, bytes_max)) {
             self.sent += count;
         }

@@ -1,4 +1,4 @@
-//! A client that does nothing wrong, beside those that do.
+//! A well-behaved client that runs beside an attack.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,20 +9,21 @@ use std::time::{Duration, Instant};
 
 use crate::{GOOD_ADDRESS, tls};
 
-/// No request of a good client takes longer than this, whatever others do. Connecting counts.
+/// No request of a good client may take longer than this during an attack, including the time to
+/// connect.
 pub const GOOD_MAX: Duration = Duration::from_secs(5);
-/// It asks at least so often, however short an attack is.
+/// The smallest number of requests it sends, however short an attack is.
 const REQUESTS_MIN: u32 = 40;
 /// Requests on one connection.
 const REQUESTS: u32 = 4;
 
-/// A good client at work, until it is asked how it went.
+/// A running good client, until its result is asked for.
 pub struct Good {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<Went>>,
 }
 
-/// How it went: everything was answered rightly.
+/// The result: all answers were correct.
 #[derive(Default)]
 pub struct Went {
     pub requests: u32,
@@ -55,7 +56,7 @@ impl Good {
     }
 }
 
-/// One connection and its requests: with a key and without, by turns.
+/// One connection and its requests, alternately with a key and without.
 fn visit(address: SocketAddr, trusted: Option<&tls::Trusted>, went: &mut Went) -> io::Result<()> {
     let mut started = Instant::now();
     let socket = TcpStream::connect_timeout(&address, 2 * GOOD_MAX)?;
@@ -91,7 +92,7 @@ fn visit(address: SocketAddr, trusted: Option<&tls::Trusted>, went: &mut Went) -
     Ok(())
 }
 
-/// The answers of the service are a line.
+/// Reads an answer of the service, which is one line.
 fn read_answer(connection: &mut impl Read) -> io::Result<String> {
     let (mut answer, mut byte) = (Vec::new(), [0]);
     loop {

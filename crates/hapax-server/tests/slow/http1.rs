@@ -1,4 +1,4 @@
-//! HTTP/1.1, and what comes before it.
+//! HTTP/1.1, and the TLS handshake before it.
 
 use crate::crowd::{Crowd, Script};
 use crate::{Target, at_most, wait_given_up};
@@ -93,7 +93,7 @@ pub fn stopped_bodies(target: &Target<'_>) -> String {
     )
 }
 
-/// What finds room for its body stalls; what does not is refused before it is read.
+/// Requests with room for their body stall; the others are refused before their body is read.
 pub fn half_bodies(target: &Target<'_>) -> String {
     let head = post(&format!("{KEY}Content-Length: {}\r\n", 1 << 20));
     let half = [head.as_bytes(), &vec![b'x'; 1 << 19]].concat();
@@ -134,7 +134,7 @@ pub fn endless_guarded_bodies(target: &Target<'_>) -> String {
     )
 }
 
-/// Each connection stumbles over the limit of extensions long before that of bodies.
+/// Each connection exceeds the limit of chunk extensions long before that of bodies.
 pub fn tiny_chunks(target: &Target<'_>) -> String {
     let head = post(&format!("{KEY}Transfer-Encoding: chunked\r\n"));
     tally(

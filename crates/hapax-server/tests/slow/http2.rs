@@ -1,4 +1,4 @@
-//! HTTP/2, which has more ways to be busy with nothing.
+//! HTTP/2, which has more ways to keep a server busy.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -11,10 +11,10 @@ use hapax_testkit::harness::frames::{
     SETTINGS, literal,
 };
 
-/// Whoever takes no byte for so long has stopped listening.
+/// A peer that reads no byte for this long has stopped reading.
 const DEAF: Duration = Duration::from_secs(1);
 
-/// A connection that has begun well.
+/// The preface and the first settings of a connection.
 fn opening(settings: &[u8]) -> Vec<u8> {
     [PREFACE, &frames::frame(SETTINGS, 0, 0, settings)].concat()
 }
@@ -39,7 +39,8 @@ fn connect(address: SocketAddr) -> TcpStream {
     socket
 }
 
-/// Sends for ever, from another thread, and says with which word the gateway ended the connection.
+/// Sends for ever from another thread. Returns the reason with which the gateway closed the
+/// connection.
 fn until_closed(
     address: SocketAddr,
     opening: &[u8],
@@ -56,10 +57,10 @@ fn until_closed(
     })
 }
 
-/// The frame that asks for nothing but its own return.
+/// The type of PING frames, which only ask for an acknowledgement.
 const PING: u8 = 6;
 
-/// Reads until the connection ends.
+/// Reads until the connection ends. Returns the reason.
 fn last_word(socket: &mut TcpStream) -> String {
     let mut word = "closed".to_owned();
     loop {
@@ -109,7 +110,8 @@ pub fn continuation_flood(target: &Target<'_>) -> String {
     })
 }
 
-/// One large field, remembered, and then named by a byte as often as a head has room for.
+/// One large field in the dynamic table, which is then referenced by single bytes as often as fits
+/// into a head.
 pub fn hpack_bomb(target: &Target<'_>) -> String {
     let (mut first, mut stream) = (true, 1_u32);
     until_closed(target.gateway.clients, &opening(&[]), move || {
@@ -119,7 +121,7 @@ pub fn hpack_bomb(target: &Target<'_>) -> String {
             fields.extend([1, b'a', 127, 0x81, 0x1e]);
             fields.extend([b'b'; 4_000]);
         }
-        // 62 is the first of the remembered ones.
+        // 62 is the first index of the dynamic table.
         fields.extend([0x80 | 62; 12_000]);
         stream += 2;
         frames::frame(HEADERS, END_HEADERS | END_STREAM, stream - 2, &fields)
@@ -134,8 +136,8 @@ pub fn ping_flood(target: &Target<'_>) -> String {
     borne(target, &frames::frame(PING, 0, 0, &[7; 8]))
 }
 
-/// A frame that wants an answer, by somebody who reads none, until the gateway stops listening: it
-/// keeps no answers that are not taken.
+/// Sends a frame that needs an answer, without reading any, until the gateway stops reading: it
+/// must not buffer unread answers.
 fn borne(target: &Target<'_>, frame: &[u8]) -> String {
     let mut socket = connect(target.gateway.clients);
     socket.set_write_timeout(Some(DEAF)).unwrap();
@@ -161,7 +163,7 @@ pub fn empty_data(target: &Target<'_>) -> String {
     until_closed_or_reset(target.gateway.clients, &opening, move || many.clone())
 }
 
-/// As `until_closed`, but the end of the stream will do.
+/// Like `until_closed`, but a reset of the stream is also accepted.
 fn until_closed_or_reset(
     address: SocketAddr,
     opening: &[u8],
@@ -195,7 +197,7 @@ fn until_closed_or_reset(
     })
 }
 
-/// Ten times as many streams as are allowed at the same time, each with a body that never comes.
+/// Ten times as many streams as are allowed concurrently, each with a body that never comes.
 pub fn many_streams(target: &Target<'_>) -> String {
     let mut socket = connect(target.gateway.clients);
     let block = block("POST", "/slow");
@@ -217,7 +219,7 @@ pub fn many_streams(target: &Target<'_>) -> String {
                 return format!("goaway {}, {refused} refused", frame.payload[7]);
             }
             Ok(Some(frame)) if frame.kind == SETTINGS && frame.flags & ACK == 0 => {
-                // It may be gone already, which is read next.
+                // The connection may be closed already, which the next read shows.
                 let _ = socket.write_all(&frames::frame(SETTINGS, ACK, 0, &[]));
             }
             Ok(Some(_)) => {}

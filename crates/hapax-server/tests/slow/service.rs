@@ -1,5 +1,5 @@
-//! The service behind the gateway: it answers at once, and tells when an answer that has no end is
-//! no longer wanted.
+//! The service behind the gateway: it answers at once, and signals when an endless answer was given
+//! up.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use crate::harness::{Serving, Upstream, whole};
 
 pub struct Service {
     pub upstream: Upstream,
-    /// An answer without end was given up.
+    /// Receives a message when an endless answer was given up.
     pub given_up: Receiver<()>,
 }
 

@@ -1,4 +1,4 @@
-//! TLS, for the gateway and for those who speak it well or badly.
+//! TLS for the gateway, and for clients that speak it correctly or not.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -8,12 +8,12 @@ use hapax_testkit::harness::Authority;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-/// Whom a client believes.
+/// The certificates that a client trusts.
 #[derive(Clone)]
 pub struct Trusted(Arc<ClientConfig>);
 
-/// Makes a certificate for the gateway. What to write in its configuration, and what its clients
-/// believe.
+/// Makes a certificate for the gateway. Returns its lines of configuration, and what its clients
+/// trust.
 pub fn certificate(directory: &Path) -> (String, Trusted) {
     let authority = Authority::default();
     let (certificate, key) = authority.issue().write(directory, "gateway");

@@ -8,7 +8,7 @@ use hapax_server::gateway::Gateway;
 use crate::harness;
 pub use crate::harness::in_time as soon;
 
-/// A gateway before this origin, with whatever is changed of its defaults.
+/// A gateway in front of this origin, with changed defaults.
 pub async fn gateway(
     origin: SocketAddr,
     protocol: Protocol,

@@ -1,4 +1,4 @@
-//! Buffered bodies have a budget: one client address cannot fill the memory or the disk that others
+//! Buffered bodies have a budget: one client address cannot use up the memory or disk that others
 //! need.
 
 use std::fs;
@@ -21,14 +21,14 @@ const ATTACKER: &str = "10.0.0.66";
 const VICTIM: &str = "10.0.0.7";
 const MIB: u64 = 1 << 20;
 
-/// A body with a key that is sent by half.
+/// Sends half of a guarded body.
 async fn half_a_body(gateway: SocketAddr, number: usize, bytes: usize) -> TcpStream {
     let mut socket = TcpStream::connect(gateway).await.unwrap();
     let head = format!(
         "POST /half HTTP/1.1\r\nhost: shop\r\nx-forwarded-for: {ATTACKER}\r\nconnection: close\r\nidempotency-key: half-{number}\r\ncontent-length: {bytes}\r\n\r\n"
     );
     socket.write_all(head.as_bytes()).await.unwrap();
-    // One that is refused need not read it.
+    // A gateway that refuses the request need not read it.
     let _ = socket.write_all(&vec![b'x'; bytes / 2]).await;
     socket
 }
@@ -54,10 +54,10 @@ async fn until(what: &str, reached: impl Fn() -> bool) {
     soon(what, asking).await;
 }
 
-/// So many are refused for want of room; the others are not answered.
+/// Checks that `count` of them are refused because the buffer is full; the others are not answered.
 async fn assert_refused(sockets: &mut Vec<TcpStream>, count: usize) {
     for answer in soon("the rest is refused", take_answered(sockets, count)).await {
-        // What is still on its way to a connection that closes may cut the answer off.
+        // Bytes that are still arriving when the gateway closes may cut the answer off.
         assert!(
             matches!(answer.told().as_str(), "503 buffer-full" | "nothing cut"),
             "{}",
@@ -94,7 +94,7 @@ async fn many_half_sent_bodies_of_one_peer_stay_within_its_share_of_memory() {
             "200"
         );
     }
-    // Nothing of the refused and the unfinished reached the service.
+    // No refused or unfinished request reached the service.
     assert_eq!(origin.ledger().all().len(), 4);
     drop(held);
     until("the room has come back", || {
@@ -168,7 +168,7 @@ fn bytes_in(directory: &Path) -> u64 {
         .sum()
 }
 
-/// What this process has open in a directory without a name there.
+/// The bytes of unlinked files in a directory that this process has open.
 fn spilled_bytes(directory: &Path) -> u64 {
     let files = fs::read_dir("/proc/self/fd")
         .unwrap()

@@ -1,4 +1,4 @@
-//! A client of the gateway by hand: one request, one connection, everything that comes back.
+//! A raw client of the gateway: one request on one connection, and everything that comes back.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use hapax_testkit::harness::{RawAnswer, send_raw};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-/// Sends a POST whose body is the key too: an origin that cannot read fields counts by it.
+/// Sends a POST whose body is also the key, for origins that count requests by their body.
 pub async fn post(gateway: SocketAddr, key: &str) -> RawAnswer {
     let request = format!(
         "POST /charges HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nidempotency-key: {key}\r\ncontent-length: {}\r\n\r\n{key}",
@@ -16,7 +16,7 @@ pub async fn post(gateway: SocketAddr, key: &str) -> RawAnswer {
     send_raw(gateway, request.as_bytes()).await
 }
 
-/// The same without a key: nothing guards it.
+/// The same without a key, so that it is not guarded.
 pub async fn post_unguarded(gateway: SocketAddr, body: &str) -> RawAnswer {
     let request = format!(
         "POST /charges HTTP/1.1\r\nhost: shop\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
@@ -33,8 +33,8 @@ pub async fn get(gateway: SocketAddr, path: &str) -> RawAnswer {
     .await
 }
 
-/// Waits until so many of these connections were answered or cut, and takes them out. The others
-/// stay open.
+/// Waits until `count` of these connections were answered or cut, and removes them. The others stay
+/// open.
 pub async fn take_answered(sockets: &mut Vec<TcpStream>, count: usize) -> Vec<RawAnswer> {
     let mut answers = Vec::new();
     while answers.len() < count {
@@ -54,7 +54,7 @@ pub async fn take_answered(sockets: &mut Vec<TcpStream>, count: usize) -> Vec<Ra
     answers
 }
 
-/// Sends a POST with a key, and is told so.
+/// Sends a POST with a key and checks the result.
 #[track_caller]
 pub fn posts<'a>(to: SocketAddr, key: &'a str, told: &'a str) -> impl Future<Output = ()> + 'a {
     is_told(key, told, post(to, key))
@@ -70,7 +70,7 @@ pub fn posts_unguarded<'a>(
     is_told(body, told, post_unguarded(to, body))
 }
 
-/// The same by a GET.
+/// The same with a GET.
 #[track_caller]
 pub fn gets<'a>(to: SocketAddr, path: &'a str, told: &'a str) -> impl Future<Output = ()> + 'a {
     is_told(path, told, get(to, path))

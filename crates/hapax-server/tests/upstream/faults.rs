@@ -1,9 +1,8 @@
-//! What a service can do to a request, and what callers get: the table is printed, and every cell
-//! of it is held.
+//! Misbehaviour of a service, and what callers get: the test prints a table and checks every cell.
 //!
-//! Each cell has its own gateway and origin. A guarded request is sent, then sent again; then an
-//! unguarded one meets the same behaviour; last a request of its own shows that the gateway is none
-//! the worse for it.
+//! Each cell has its own gateway and origin. A guarded request is sent, then repeated; then an
+//! unguarded one meets the same behaviour; finally another request shows that the gateway still
+//! works.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,27 +16,27 @@ use crate::client::{post, post_unguarded};
 /// Long enough for anything on this machine, and short enough to wait for.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// What becomes of a request whose service behaves so.
+/// What happens to a request whose service behaves in this way.
 #[derive(Clone, Copy)]
 enum Fate {
-    /// Answered, and the answer replayed.
+    /// Answered, and the answer is replayed.
     Kept(u16),
-    /// Had its effect perhaps: held.
+    /// The effect may have happened: the outcome is unknown.
     Unknown,
-    /// The same, by an answer that does not tell: the first caller gets it as it is.
+    /// Unknown, because the answer does not tell; the first caller gets that answer unchanged.
     Held(u16),
-    /// The same, for want of an answer in time.
+    /// Unknown, because there was no answer in time.
     Late,
-    /// Answered with a status that says it did not count: runs again.
+    /// Answered with a release-class status: runs again.
     Released(u16),
-    /// Provably not looked at: runs again.
+    /// Provably not processed: runs again.
     Unreached,
-    /// Answered, and the answer not kept because the service said so.
+    /// Answered, and the answer is not kept because the service said so.
     NotKept(u16),
 }
 
-/// What callers see: the first, the one who repeats, and how often the service has read the request
-/// after both.
+/// What the first caller and a repeat get, and how often the service has read the request after
+/// both.
 struct Seen {
     first: String,
     repeat: String,
@@ -45,7 +44,7 @@ struct Seen {
 }
 
 impl Fate {
-    /// `reads` is how often the service reads the request when it behaves so.
+    /// `reads` is how often the service reads the request when it behaves in this way.
     fn guarded(self, reads: usize) -> Seen {
         let (first, repeat, again) = match self {
             Fate::Kept(status) => (status.to_string(), format!("{status} replayed"), 0),
@@ -96,7 +95,7 @@ fn row<S>(
 }
 
 impl<S> Row<S> {
-    /// The service does not read the request when it behaves so.
+    /// The service does not read the request when it behaves in this way.
     fn unread(mut self) -> Self {
         self.reads = 0;
         self
@@ -112,7 +111,7 @@ fn says(text: &str) -> [Step; 2] {
     [Step::Read, raw(text)]
 }
 
-/// The same, and closes.
+/// The same, and closes the connection.
 fn last_says(text: &str) -> [Step; 3] {
     [Step::Read, raw(text), Step::Close]
 }
@@ -320,14 +319,14 @@ fn http1_rows() -> Vec<Row<Step>> {
             Kept(200),
             "200",
         ),
-        // More than hyper reads by itself.
+        // More than hyper reads by default.
         row(
             "150 fields",
             [Read, Write(answer(200, &many, "ok"))],
             Kept(200),
             "200",
         ),
-        // More than we let it read: an answer of which we cannot say what it said.
+        // More than the gateway allows hyper to read: the content of the answer cannot be known.
         row(
             "300 fields",
             [Read, Write(answer(200, &many.repeat(2), "ok"))],
@@ -666,7 +665,7 @@ async fn whatever_an_http2_service_does_is_told_as_it_is() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// One row of the table: printed, and compared. Returns what is wrong.
+/// Runs one row, prints it and compares it. Returns what is wrong.
 async fn hold<S>(
     protocol: Protocol,
     row: &Row<S>,
@@ -693,7 +692,7 @@ async fn hold<S>(
         ("first", first, wanted.first),
         ("repeat", repeat, wanted.repeat),
         ("reads", reads.to_string(), wanted.reads.to_string()),
-        // Whether the head still left before the connection was cut is a matter of chance.
+        // Whether the head was sent before the connection was cut depends on timing.
         (
             "unguarded",
             if unguarded.ends_with(" cut") {

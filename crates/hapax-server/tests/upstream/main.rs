@@ -1,4 +1,4 @@
-//! The gateway before services that misbehave on the wire.
+//! The gateway in front of services that misbehave on the wire.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 

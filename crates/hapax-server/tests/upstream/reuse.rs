@@ -1,5 +1,5 @@
-//! Connections to the service that are used again: when they may be, and what becomes of a request
-//! if they should not have been.
+//! Reuse of connections to the service: when it is allowed, and what happens to a request on a
+//! connection that the service closes.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn before(origin: &Origin, change: impl FnOnce(&mut Config)) -> Gateway {
     gateway(origin.address(), Protocol::Http1, change).await
 }
 
-/// The connection closes when the first byte of a request arrives, which was therefore sent.
+/// The connection closes when the first byte of a request arrives, so the request was sent.
 fn closes_under_the_request() -> [Step; 2] {
     [Step::ReadByte, Step::Reset]
 }
@@ -55,7 +55,7 @@ async fn a_lost_post_is_sent_once_whatever_may_be_reused() {
 async fn a_connection_that_was_closed_at_rest_is_never_used() {
     let origin = Origin::start().await;
     origin.close_idle_after(Duration::from_millis(5));
-    // However old: that it is closed is seen, not guessed.
+    // However old the connection is: the gateway detects the close and does not rely on a timeout.
     let gateway = before(&origin, |config| {
         config.upstream.reuse_max = Duration::from_secs(60);
     })
@@ -105,7 +105,7 @@ async fn a_post_whose_connection_closes_under_it_is_not_sent_again() {
 #[tokio::test]
 async fn a_get_whose_old_connection_closes_under_it_is_sent_once_more() {
     let origin = Origin::start().await;
-    // Every connection that was used is old.
+    // Every used connection counts as old.
     let change = |config: &mut Config| {
         config.upstream.reuse_max = Duration::ZERO;
         config.upstream.connections_max = 1;
@@ -116,7 +116,7 @@ async fn a_get_whose_old_connection_closes_under_it_is_sent_once_more() {
     gets(gateway.address(), "/", "200").await;
     assert_eq!(origin.ledger().connections(), 2);
 
-    // The one that is sent once more is not sent a third time.
+    // A request that was sent again is not sent a third time.
     origin.script(closes_under_the_request());
     origin.script(closes_under_the_request());
     gets(gateway.address(), "/", "502 upstream-failed").await;
@@ -126,7 +126,8 @@ async fn a_get_whose_old_connection_closes_under_it_is_sent_once_more() {
 #[tokio::test]
 async fn answers_without_a_body_leave_their_connection_for_the_next() {
     let origin = Origin::start().await;
-    // So that the next request waits for the one connection until that has been quiet.
+    // With a limit of one, the next request waits for the same connection until that has been
+    // quiet.
     let gateway = before(&origin, |config| config.upstream.connections_max = 1).await;
     let at = gateway.address();
     for (name, said) in [
@@ -171,14 +172,14 @@ async fn more_than_was_asked_for_is_nobodys_answer() {
     let origin = Origin::start().await;
     let gateway = before(&origin, |_| ()).await;
     let at = gateway.address();
-    // At once with the answer.
+    // The surplus comes together with the answer.
     origin.script([
         Step::Read,
         Step::Write([answer(200, "", "one"), answer(200, "", "evil")].concat()),
     ]);
     assert_eq!(get(at, "/").await.body, b"one");
     assert_eq!(post(at, "next").await.body, b"done");
-    // When everybody thinks it is over.
+    // The surplus comes later, when the exchange seems to be over.
     origin.script([
         Step::Read,
         Step::Write(answer(200, "", "two")),
@@ -284,7 +285,7 @@ async fn a_wait_for_a_connection_that_is_too_long_releases_the_key() {
     );
     origin.go();
     assert_eq!(soon("the slow one", slow).await.unwrap(), "200");
-    // Nobody is left in line who would swallow the connection.
+    // No abandoned waiter is left in the queue that would take the connection.
     assert_eq!(soon("the repeat", post(at, "waiting")).await.told(), "200");
     assert_eq!(origin.ledger().connections(), 1);
 }

@@ -1,4 +1,4 @@
-//! Ways around the guard, and ways to confuse a client, that were open once.
+//! Former ways to bypass the guard or to confuse a client.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ async fn a_guarded_get_is_not_sent_again_because_its_method_is_safe() {
     let origin = Origin::start().await;
     let gateway = before(&origin, |config| {
         config.routes = vec![guarded_gets()];
-        // Every connection has rested for longer.
+        // Every idle connection counts as too old.
         config.upstream.reuse_max = Duration::ZERO;
     })
     .await;
@@ -69,8 +69,8 @@ async fn a_guarded_get_is_not_sent_again_because_its_method_is_safe() {
     assert_eq!(origin.ledger().count("second"), 1);
 }
 
-/// An HTTP/2 service that takes one stream at a time, says which key has arrived, and answers when
-/// told to.
+/// An HTTP/2 service that accepts one stream at a time, reports which key has arrived, and answers
+/// when the test lets it.
 struct OneAtATime {
     address: SocketAddr,
     arrived: mpsc::UnboundedReceiver<String>,
@@ -160,7 +160,8 @@ async fn a_request_that_finds_no_stream_free_is_released_and_never_sent() {
 
     service.go.add_permits(3);
     assert_eq!(soon("the first ends", first).await.unwrap().told(), "200");
-    // On the same connection: had the one given up been sent late, it would have come before this.
+    // This uses the same connection: if the abandoned request had been sent late, it would have
+    // arrived before this one.
     assert_eq!(soon("another runs", post(at, "third")).await.told(), "200");
     assert_eq!(
         soon("the second runs", post(at, "second")).await.told(),
@@ -174,7 +175,7 @@ async fn a_request_that_finds_no_stream_free_is_released_and_never_sent() {
     assert!(service.arrived.is_empty());
 }
 
-/// What comes back for one request and for a second, `GET /next`, that follows it on the same
+/// The answers to one request and to a second one, `GET /next`, that follows it on the same
 /// connection.
 async fn with_next(gateway: SocketAddr, request: &str) -> (RawAnswer, RawAnswer) {
     let next = "GET /next HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n";
@@ -191,8 +192,8 @@ async fn with_next(gateway: SocketAddr, request: &str) -> (RawAnswer, RawAnswer)
     (RawAnswer::parse(first), RawAnswer::parse(next))
 }
 
-/// Where the first answer ends. Not everybody would find the same end for one that is framed twice,
-/// so that must not be.
+/// The length of the first answer. Panics if its framing is ambiguous, because readers would then
+/// find different ends.
 fn first_length(bytes: &[u8]) -> usize {
     let text = String::from_utf8_lossy(bytes);
     let head = text
@@ -292,7 +293,7 @@ async fn a_known_method_in_lower_case_walks_around_no_guard() {
     assert_eq!(origin.ledger().connections(), 0);
 }
 
-/// Sends a request without a body over HTTP/2: the status that comes back.
+/// Sends a request without a body over HTTP/2. Returns the status.
 async fn send_http2(gateway: SocketAddr, request: Request<()>) -> u16 {
     let socket = TcpStream::connect(gateway).await.unwrap();
     let (mut requests, connection) = h2::client::handshake(socket).await.unwrap();
@@ -321,7 +322,7 @@ async fn a_cookie_in_crumbs_arrives_whole() {
     assert_eq!(cookies, ["cookie: a=1; b=2"]);
 }
 
-/// Returns when the gateway has closed a connection on which nothing was said.
+/// Waits until the gateway has closed a connection on which nothing was sent.
 async fn closed(socket: &mut TcpStream) {
     let read = soon("the gateway closes", socket.read(&mut [0])).await;
     assert_eq!(read.unwrap(), 0);
@@ -383,7 +384,7 @@ async fn an_answer_without_a_length_that_is_cut_does_not_look_whole() {
             );
         }
         origin.go();
-        // However it ends: what came is looked at.
+        // The connection may end in any way; the test checks the bytes that arrived.
         let _ = soon("the end", socket.read_to_end(&mut bytes)).await;
         let answer = RawAnswer::parse(&bytes);
         assert_eq!(

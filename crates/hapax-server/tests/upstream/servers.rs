@@ -1,8 +1,8 @@
-//! Servers that people run, which close connections at rest after a time of their own: no request
-//! of ours is lost to that.
+//! Popular servers close idle connections after a time of their own: no request of the gateway is
+//! lost because of that.
 //!
-//! Each lane is a gateway of its own that sends one guarded POST, lets the connection rest, and
-//! sends another. Whether the server had closed it by then is read from the system: a socket in
+//! Each lane is a separate gateway that sends one guarded POST, lets the connection idle, and sends
+//! another. Whether the server had closed it by then is read from the system: a socket in
 //! `CLOSE_WAIT` whose other end is the server.
 
 use std::collections::HashMap;
@@ -72,7 +72,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// One that prints its port.
+    /// Starts a server that prints its port.
     fn start(command: &mut Command) -> Server {
         let mut child = command
             .stdin(Stdio::null())
@@ -102,7 +102,7 @@ impl Server {
         Server::start(Command::new("python3").args(["-c", PYTHON]))
     }
 
-    /// With the two seconds that it allows by default.
+    /// With its default keep-alive of two seconds.
     fn gunicorn(program: &Path, folder: &Path) -> Server {
         std::fs::write(folder.join("service.py"), WSGI).expect("the folder is ours");
         let mut child = Command::new(program)
@@ -124,7 +124,7 @@ impl Server {
                 .parse()
                 .ok()
         });
-        // Read on, so that it can go on saying what it does.
+        // Keeps reading its output, so that the server does not block on a full pipe.
         std::thread::spawn(move || said.for_each(drop));
         Server {
             child,
@@ -133,17 +133,17 @@ impl Server {
     }
 }
 
-/// What the lanes of one server came to.
+/// The results of all lanes of one server.
 #[derive(Debug, Default)]
 struct Count {
     sent: usize,
-    /// Lanes whose connection the server had closed when their second request came.
+    /// Lanes whose connection the server had closed before the second request.
     closed: usize,
     wrong: Vec<String>,
 }
 
-/// One lane for each gap. Their first requests go one after the other, to know whose connection is
-/// which, and their second ones when due.
+/// Runs one lane for each gap. The first requests are sequential, so that each lane's connection is
+/// known; the second ones are sent when due.
 async fn lanes(server: SocketAddr, gaps_ms: &[u64], reuse_max: Option<Duration>) -> Count {
     let mut lanes = JoinSet::new();
     let mut count = Count {
@@ -191,11 +191,10 @@ impl Count {
     }
 }
 
-/// What the system calls a socket that the other side has closed and ours has not.
+/// The code in `/proc/net/tcp` for a socket that only the other side has closed.
 const CLOSE_WAIT: &str = "08";
 
-/// The sockets of this machine whose other end is this server: their ports, and the states they are
-/// in.
+/// The sockets on this machine whose other end is this server: their ports and states.
 fn sockets(server: SocketAddr) -> HashMap<String, String> {
     let sockets =
         std::fs::read_to_string("/proc/net/tcp").expect("the system tells of its sockets");
@@ -224,7 +223,7 @@ fn assert_none_lost(name: &str, count: &Count) {
 }
 
 /// Gaps around the moment at which a server closes. Newer versions of Node close a second later
-/// than they say.
+/// than they announce.
 fn around(at_ms: u64) -> Vec<u64> {
     let before = [30, 10, 5, 2, 1].map(|less| at_ms - less);
     let after = [0, 1, 2, 5, 10, 30, 100].map(|more| at_ms + more);
@@ -243,7 +242,7 @@ async fn node_with_its_five_seconds_loses_nothing() {
     assert_none_lost("node, 5 s", &lanes(server.address, &gaps, None).await);
 }
 
-/// What we are told by `Keep-Alive` counts where our own setting would allow more.
+/// The service's `Keep-Alive` limits the reuse where the gateway's own setting would allow more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_that_says_how_long_it_waits_is_believed() {
     for keep_alive in [Duration::from_millis(50), Duration::from_secs(1)] {
@@ -297,10 +296,10 @@ fn gunicorn() -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// The worst that can be asked for: a service that closes after about as long as requests are
-/// apart, says nothing of it, and is believed to wait for longer. Its close and our request can
-/// then cross on the way, and nobody can know which came first: those are honestly unknown. The
-/// number is printed; that nothing is sent twice is what holds.
+/// The worst case: a service that closes after about the time between two requests, does not
+/// announce it, and is assumed to wait longer. Its close and the gateway's request can then cross,
+/// and it cannot be known which came first: those outcomes are unknown. The test prints their
+/// number and checks that nothing is sent twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_close_that_crosses_a_request_is_unknown_and_nothing_worse() {
     let origin = Origin::start().await;

@@ -1,5 +1,5 @@
-//! Unguarded requests and tunnels have a share of the connections to the upstream: guarded requests
-//! get through, whatever others hold.
+//! Unguarded requests and tunnels may use only a share of the connections to the upstream: guarded
+//! requests get through, whatever other clients hold.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,8 +22,8 @@ use crate::client::take_answered;
 use crate::upgrade::{AGREES, ASKS, HELLO, read_head};
 use hapax_testkit::harness::{RawAnswer, send_raw};
 
-/// Of these, unguarded requests may use six, those of one peer four; there may be four tunnels, of
-/// one peer two.
+/// Unguarded requests may use six of these, and those of one peer four. There may be four tunnels,
+/// two of one peer.
 const CONNECTIONS: usize = 8;
 const UNGUARDED: usize = 6;
 const PER_PEER: usize = 4;
@@ -31,18 +31,18 @@ const PER_PEER: usize = 4;
 const ATTACKER: &str = "10.0.0.66";
 const OTHER: &str = "10.0.0.7";
 
-/// Longer than a guarded request should ever wait here, and as long as one without a free
-/// connection does.
+/// Longer than a guarded request should ever wait here; a request without a free connection waits
+/// this long.
 const CONNECT: Duration = Duration::from_secs(3);
 
-/// The client's address is whatever it says: it comes through a proxy that is believed.
+/// The requests come through a trusted proxy, so that each can name its client's address.
 fn settle(config: &mut Config) {
     config.upstream.connections_max = CONNECTIONS;
     config.timeouts.connect = CONNECT;
     config.trusted_proxies = vec!["127.0.0.1".parse().unwrap()];
 }
 
-/// An upload of a peer without a key that has begun and does not go on.
+/// An unguarded upload of a peer that has begun and stalls.
 async fn slow_upload(gateway: SocketAddr, peer: &str) -> TcpStream {
     let mut socket = TcpStream::connect(gateway).await.unwrap();
     let head = format!(
@@ -66,7 +66,7 @@ async fn unguarded(gateway: SocketAddr, peer: &str) -> RawAnswer {
     send_raw(gateway, request.as_bytes()).await
 }
 
-/// Waits for an event that can only be asked for.
+/// Waits until a condition that can only be polled is true.
 async fn until(what: &str, reached: impl Fn() -> bool) {
     let asking = async {
         while !reached() {
@@ -76,8 +76,8 @@ async fn until(what: &str, reached: impl Fn() -> bool) {
     soon(what, asking).await;
 }
 
-/// Guarded requests of anybody, and an unguarded one of somebody else, get through while one peer
-/// holds all it can.
+/// Checks that guarded requests of any peer, and an unguarded one of another peer, get through
+/// while one peer holds all it can.
 async fn assert_others_get_through(gateway: SocketAddr) {
     let started = tokio::time::Instant::now();
     for (peer, key) in [
@@ -140,7 +140,7 @@ async fn guarded_requests_of_one_peer_leave_connections_to_others() {
     )
     .await;
     let other = tokio::spawn(async move { guarded(at, OTHER, "other").await.told() });
-    // While all that the attacker has sent is still held.
+    // All requests of the attacker are still held.
     until("the other request arrives", || {
         origin.ledger().count("other") == 1
     })
@@ -176,7 +176,7 @@ async fn slow_uploads_of_one_peer_leave_connections_to_guarded_requests_and_to_o
     })
     .await;
     assert_others_get_through(gateway.address()).await;
-    // More peers take what is left to unguarded requests, and no more.
+    // More peers take the rest of the unguarded share, and no more.
     let mut others = Vec::new();
     for last in 1..=6 {
         others.push(slow_upload(gateway.address(), &format!("10.0.1.{last}")).await);
@@ -194,7 +194,7 @@ async fn slow_uploads_of_one_peer_leave_connections_to_guarded_requests_and_to_o
         .told(),
         "200"
     );
-    // Those that found no connection are told so.
+    // Requests that found no connection are refused.
     for answer in soon(
         "those that wait",
         take_answered(&mut held, 3 * CONNECTIONS - PER_PEER),
@@ -249,7 +249,7 @@ async fn the_limit_that_was_reached_is_named() {
         &unguarded(gateway.address(), "10.0.0.8").await,
         "connections_max",
     );
-    // What was held comes back.
+    // The held connections become free.
     drop(held);
     soon(
         "the service sees their end",
@@ -264,7 +264,7 @@ async fn the_limit_that_was_reached_is_named() {
     );
 }
 
-/// A service that speaks HTTP/2 and takes eight streams. It answers a request when it has read it.
+/// A service that speaks HTTP/2 with eight streams. It answers a request once it has read it.
 async fn service() -> (SocketAddr, Arc<watch::Sender<usize>>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -293,7 +293,7 @@ async fn slow_uploads_leave_streams_of_a_shared_connection_too() {
     let (address, begun) = service().await;
     let settle = |config: &mut Config| {
         settle(config);
-        // The connection is one; what is short are its streams.
+        // There is one connection; its streams are the limit.
         config.upstream.connections_max = 1_024;
     };
     let gateway = gateway(address, Protocol::Http2, settle).await;
@@ -319,7 +319,7 @@ async fn slow_uploads_leave_streams_of_a_shared_connection_too() {
     assert_eq!(held.len(), PER_PEER, "these hold a stream");
 }
 
-/// Asks for a tunnel; what came back.
+/// Asks for a tunnel. Returns the connection and the head of the answer.
 async fn tunnel(gateway: SocketAddr, peer: &str) -> (TcpStream, String) {
     let mut socket = TcpStream::connect(gateway).await.unwrap();
     let asks = ASKS.replace(
@@ -335,7 +335,7 @@ async fn tunnel(gateway: SocketAddr, peer: &str) -> (TcpStream, String) {
 async fn idle_websockets_leave_connections_to_guarded_requests_and_to_others() {
     let origin = Origin::start().await;
     let gateway = gateway(origin.address(), Protocol::Http1, settle).await;
-    // One for each that may get through.
+    // One script for each tunnel that may get through.
     for _ in 0..CONNECTIONS / 2 {
         origin.script([
             Step::ReadHead,
@@ -366,7 +366,7 @@ async fn idle_websockets_leave_connections_to_guarded_requests_and_to_others() {
         (CONNECTIONS / 2, 3 * CONNECTIONS - CONNECTIONS / 2)
     );
     assert_others_get_through(gateway.address()).await;
-    // The tunnels there are work on.
+    // The existing tunnels still work.
     for socket in &mut held {
         socket.write_all(&HELLO).await.unwrap();
         let mut echoed = [0; HELLO.len()];

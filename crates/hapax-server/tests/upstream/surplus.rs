@@ -1,5 +1,4 @@
-//! Bytes that a service sends behind an answer are nobody's answer, and above all not another
-//! caller's.
+//! Surplus bytes after an answer must never become an answer, above all not another caller's.
 //!
 //! The campaign: `HAPAX_SURPLUS_ROUNDS=20 cargo test -p hapax-server --test upstream surplus:: --
 //! --nocapture`.
@@ -14,10 +13,10 @@ use crate::bench::{gateway, soon};
 
 use hapax_testkit::harness::{RawAnswer, send_raw};
 
-/// What the service says behind its answer to Ada: a whole answer that is hers alone.
+/// The surplus after the answer to Ada: a complete answer that only she may get.
 const CANARY: &str = "ada's balance is 17";
 
-/// Answers behind which something follows: how Ada asks, and what the service says first.
+/// Answers with surplus: a name, Ada's method, and the first bytes of the service.
 const KINDS: [(&str, &str, &str); 9] = [
     (
         "204 that declares a body",
@@ -54,7 +53,7 @@ const KINDS: [(&str, &str, &str); 9] = [
     ),
 ];
 
-/// How late it follows, in milliseconds.
+/// The delay of the surplus, in milliseconds.
 const DELAYS: [u64; 5] = [0, 1, 5, 20, 50];
 
 fn rounds() -> usize {
@@ -76,7 +75,7 @@ async fn ask(gateway: SocketAddr, method: &str, who: &str, key: &str) -> RawAnsw
     soon("the answer", send_raw(gateway, request.as_bytes())).await
 }
 
-/// What came to others of what was Ada's.
+/// How much of Ada's surplus other callers got.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Strayed {
     answers: usize,
@@ -102,7 +101,7 @@ async fn round(method: &str, head: &str, delay: Duration, is_trusted: bool) -> S
         Step::Mark,
     ]);
     let mine = ask(at, method, "ada", "ada-1").await;
-    // On a connection that was used before, nobody can tell any more which of the bytes are hers.
+    // On a reused connection it cannot be known which of the bytes are hers.
     assert!(
         is_trusted || mine.status < 500,
         "Ada has her own answer: {}",
@@ -132,11 +131,12 @@ fn is_canary(answer: &RawAnswer) -> bool {
     String::from_utf8_lossy(&answer.body).contains(CANARY)
 }
 
-/// As many connections as it takes have been used and found quiet.
+/// Sends requests until the gateway reuses connections without first waiting for them to be quiet.
 async fn earn_trust(origin: &Origin, at: SocketAddr) {
     for round in 1.. {
         let before = origin.ledger().connections();
-        // At once on what rests, or on a new connection if all have to be quiet first.
+        // The second request reuses the idle connection at once, or opens a new one if connections
+        // must be quiet first.
         for n in 0..2 {
             assert_eq!(
                 ask(at, "POST", "ada", &format!("trust-{round}-{n}"))
@@ -173,8 +173,8 @@ async fn what_follows_an_answer_is_nobodys() {
     );
 }
 
-/// However well it has behaved so far: where a body follows by mistake, it follows an answer that
-/// has none.
+/// Even for a service that has behaved well so far: a body that follows by mistake follows an
+/// answer without one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_follows_an_answer_without_a_body_is_nobodys_though_the_service_was_trusted() {
     for (name, method, head) in &KINDS[..6] {
@@ -187,7 +187,7 @@ async fn what_follows_an_answer_without_a_body_is_nobodys_though_the_service_was
     }
 }
 
-/// The first time it says too much is the last time that one of its connections is used twice.
+/// After its first surplus, no connection of this service is reused any more.
 #[tokio::test]
 async fn a_service_that_says_too_much_loses_the_reuse_of_its_connections() {
     let origin = Origin::start().await;

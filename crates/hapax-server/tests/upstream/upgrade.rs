@@ -1,4 +1,4 @@
-//! Upgrades: WebSocket passes where nothing is guarded, and nothing else does.
+//! Upgrades: an unguarded WebSocket passes, and nothing else does.
 
 use std::net::SocketAddr;
 
@@ -85,7 +85,7 @@ async fn a_websocket_ends_for_the_client_when_the_service_closes() {
         .unwrap();
     assert_eq!(rest, b"bye");
     drop(socket);
-    // And its place is free again.
+    // The tunnel's place is free again.
     origin.script([Step::ReadHead, write(AGREES), Step::Close]);
     drop(soon("the next", upgraded(gateway.address())).await);
 }
@@ -100,7 +100,7 @@ async fn a_service_that_does_not_want_to_upgrade_says_so() {
     assert!(read_head(&mut socket).await.starts_with("http/1.1 403"));
 }
 
-/// Everything is guarded that carries a key, GET too.
+/// Guards every request with a key, including GET.
 fn guard_get(config: &mut Config) {
     let policy = Policy {
         methods: vec!["GET".into()],
@@ -112,7 +112,7 @@ fn guard_get(config: &mut Config) {
     }];
 }
 
-/// What the origin reads of a request: its head, in small letters.
+/// The head that the origin receives, in lower case, and the answer.
 async fn passed_on(request: &str, change: impl FnOnce(&mut Config)) -> (String, String) {
     let origin = Origin::start().await;
     let gateway = gateway(origin.address(), Protocol::Http1, change).await;
@@ -145,7 +145,7 @@ async fn only_websocket_is_passed_on_and_only_when_asked_for_in_full() {
         ),
         ask("connection: close, upgrade\r\nupgrade: h2c, websocket"),
         ask("connection: close, upgrade\r\nupgrade: websocket\r\nupgrade: h2c"),
-        // Without the word in `Connection` it is no wish.
+        // Without `upgrade` in `Connection` it does not ask for an upgrade.
         ask("connection: close\r\nupgrade: websocket"),
         ask("connection: close, upgrade\r\nupgrade: chat"),
     ] {

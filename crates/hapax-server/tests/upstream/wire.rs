@@ -1,10 +1,9 @@
-//! Messages that break off, at every point, in every protocol, both ways: a part of a request is
-//! never carried out as if it were the whole, and a part of an answer is never replayed as if it
-//! were the whole.
+//! Messages that break off at every point, in every protocol and both directions: a partial request
+//! is never executed as a complete one, and a partial answer is never replayed as a complete one.
 //!
 //! The campaign: `HAPAX_WIRE=full cargo test -p hapax-server --test upstream wire:: --
-//! --nocapture`. Without the variable a sample runs. What reached the service is read from its own
-//! ledger, after the gateway has drained.
+//! --nocapture`. Without the variable a sample runs. The service's own ledger, read after the
+//! gateway has drained, shows what reached it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,12 +24,12 @@ use hapax_testkit::harness::{RawAnswer, send_raw};
 
 /// The body of a request, in the parts in which it is sent.
 const PARTS: [&str; 3] = ["pay 10", "0 to b", "ob now"];
-/// The whole of it. A service that is given less would pay another sum, or somebody else.
+/// The complete body. With less, a service would pay another sum, or another person.
 const BODY: &str = "pay 100 to bob now";
-/// What the service answers.
+/// The service's answer.
 const RECEIPT: &str = "paid 100 to bob";
 
-/// Of so many cut points one is taken.
+/// The step between tested cut points: one of `sample` unless the full campaign runs.
 fn stride(sample: usize) -> usize {
     match std::env::var("HAPAX_WIRE").as_deref() {
         Ok("full") => 1,
@@ -74,14 +73,14 @@ impl Service {
 /// How a client gives up.
 #[derive(Clone, Copy, Debug)]
 enum GivesUp {
-    /// Closes its connection, or only its own side of it and waits for an answer.
+    /// Closes its connection, or only its sending side and waits for an answer.
     Closes,
     HalfCloses,
     /// Resets its connection.
     Resets,
     /// Over HTTP/2: resets its stream with this code, and keeps its connection.
     Stream(u32),
-    /// Over HTTP/2: says goodbye with this code, and closes.
+    /// Over HTTP/2: sends GOAWAY with this code, and closes.
     Goodbye(u32),
 }
 
@@ -98,7 +97,7 @@ async fn end(mut socket: TcpStream, how: GivesUp) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// What the service may have seen: whole requests, as often as they were sent whole.
+/// Checks that the service saw only complete requests, at most as many as were sent completely.
 fn judge(ledger: &Ledger, whole: usize, cell: &str) {
     let seen = ledger.all();
     let parts: Vec<_> = seen
@@ -178,7 +177,7 @@ async fn a_request_over_http1_that_breaks_off_is_never_carried_out() {
     println!("wire: {cuts} requests over HTTP/1 broken off in {cells} cells, none carried out");
 }
 
-/// A request on a connection that stays open, and its answer as far as its length tells.
+/// Sends a request on a connection that stays open, and reads the answer by its length.
 async fn exchange(at: SocketAddr, request: &[u8]) -> RawAnswer {
     let mut socket = TcpStream::connect(at).await.unwrap();
     socket.write_all(request).await.unwrap();
@@ -208,7 +207,7 @@ fn http2_head(stream: u32, key: Option<&str>, has_length: bool) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, &block)
 }
 
-/// The first frames of a request on this stream: its head, and so many parts of its body.
+/// The first frames of a request on this stream: its head, and `parts` parts of its body.
 fn http2_frames(
     stream: u32,
     key: Option<&str>,
@@ -260,7 +259,8 @@ async fn until_answered(socket: &mut TcpStream, stream: u32) -> io::Result<()> {
     }
 }
 
-/// Breaks a request off in the middle, beside another on the same connection that is sent whole.
+/// Breaks a request off in the middle, beside another on the same connection that is sent
+/// completely.
 async fn cut_http2(
     at: SocketAddr,
     key: Option<&str>,
@@ -283,8 +283,8 @@ async fn cut_http2(
     until_answered(&mut socket, 3).await?;
     socket.write_all(&http2_end(how, 1)).await?;
     if let GivesUp::Stream(_) = how {
-        // The connection lives on: the gateway has read the reset when it answers what came behind
-        // it.
+        // The connection stays open: the gateway has read the reset once it answers the request
+        // after it.
         let last = key.map(|key| format!("{key}-last"));
         socket
             .write_all(&http2_frames(
@@ -342,7 +342,7 @@ async fn a_request_over_http2_that_breaks_off_is_never_carried_out() {
     println!("wire: {cuts} requests over HTTP/2 broken off in {cells} cells, none carried out");
 }
 
-/// What the first caller and one who repeats the request get of an answer.
+/// What the first caller and a repeat get.
 async fn ask_twice(at: SocketAddr, key: &str) -> (RawAnswer, RawAnswer) {
     let request = format!(
         "POST /pay HTTP/1.1\r\nhost: shop\r\nconnection: close\r\nidempotency-key: {key}\r\ncontent-length: {}\r\n\r\n{BODY}",
@@ -355,14 +355,13 @@ async fn ask_twice(at: SocketAddr, key: &str) -> (RawAnswer, RawAnswer) {
     )
 }
 
-/// A part of an answer must neither look whole to the first caller nor come again.
+/// Checks that a partial answer neither looks complete to the first caller nor is replayed.
 fn judge_answers((first, again): &(RawAnswer, RawAnswer), cell: &str) {
     for answer in [first, again] {
         let told = answer.told();
         if told.starts_with("200") && !told.contains("cut") {
             let body = String::from_utf8_lossy(&answer.body);
-            // The second is what the service says when it is asked again, because it had not looked
-            // at the first.
+            // `done` is the answer to a second request, if the service had not processed the first.
             assert!(
                 body == RECEIPT || body == "done",
                 "{cell}: told {told} with {body:?}"
@@ -455,8 +454,8 @@ async fn an_answer_over_http2_that_breaks_off_is_never_taken_for_whole() {
     println!("wire: {cuts} answers over HTTP/2 broken off");
 }
 
-/// An answer that has no other end than that of its connection may have lost any part of it: the
-/// first caller gets what there is.
+/// An answer that ends with its connection may have lost any part: the first caller gets what
+/// arrived.
 #[tokio::test]
 async fn an_answer_that_ends_with_its_connection_is_not_kept() {
     for (is_accepted, expected) in [(false, "409 answer-not-kept"), (true, "200 replayed")] {

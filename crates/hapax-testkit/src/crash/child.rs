@@ -1,4 +1,4 @@
-//! The parent's side.
+//! The parent's side of the crash harness.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use super::{MARK, ROLE, role};
 
-/// A process that plays a role. Killed and reaped when dropped.
+/// A child process with a role. Killed and reaped when dropped.
 pub struct Child {
     process: std::process::Child,
     input: ChildStdin,
     output: Receiver<String>,
-    /// The latest lines of its output, to be told when it does not say what it should.
+    /// The latest lines of its output, for the message if an expected line does not come.
     heard: VecDeque<String>,
 }
 
-/// Long enough for a slow machine, short enough for a person: only a broken test waits so long.
+/// Long enough for a slow machine. Only a broken test waits this long.
 const GUARD: Duration = Duration::from_secs(60);
 const HEARD_MAX: usize = 50;
 
@@ -28,8 +28,8 @@ impl Child {
     ///
     /// # Panics
     ///
-    /// When the process cannot be started, and in a child: a test that forgot to look at its role
-    /// would start itself for ever.
+    /// If the process cannot be started. Also if this process is itself a child: a test that forgot
+    /// to check its role would start itself forever.
     pub fn spawn(test: &str, role_of_child: &str, envs: &[(&str, &str)]) -> Child {
         assert_eq!(
             role(),
@@ -58,17 +58,17 @@ impl Child {
         }
     }
 
-    /// The next line it announces; `None` when it has ended or `timeout` is over.
+    /// The next line that the child announces; `None` if it has ended or `timeout` is over.
     pub fn line(&mut self, timeout: Duration) -> Option<String> {
         self.next(Instant::now() + timeout).ok()
     }
 
-    /// The rest of the next announced line that begins with `prefix`; lines before it are passed
-    /// over.
+    /// Waits for an announced line that begins with `prefix` and returns the rest of it. Skips
+    /// other lines.
     ///
     /// # Panics
     ///
-    /// When it ends without saying so, or says nothing for a minute.
+    /// If the child ends first, or announces no line for a minute.
     pub fn wait_for(&mut self, prefix: &str) -> String {
         let deadline = Instant::now() + GUARD;
         loop {
@@ -85,22 +85,22 @@ impl Child {
         }
     }
 
-    /// Says a line to it, for it to [`hear`](super::hear).
+    /// Sends a line to the child, which it can [`hear`](super::hear).
     ///
     /// # Panics
     ///
-    /// When it has ended.
+    /// If the child has ended.
     pub fn say(&mut self, line: &str) {
         assert!(self.try_say(line), "the child listens");
     }
 
-    /// Says a line to it, unless it has ended.
+    /// Sends a line to the child. Returns whether the child could receive it.
     pub fn try_say(&mut self, line: &str) -> bool {
         self.input.write_all(format!("{line}\n").as_bytes()).is_ok()
     }
 
-    /// Kills it where it stands (SIGKILL), stopped or not, and reaps it. What it announced before
-    /// can still be read.
+    /// Kills the child (SIGKILL), stopped or not, and reaps it. Lines that it announced before can
+    /// still be read.
     pub fn kill(&mut self) -> ExitStatus {
         self.process
             .kill()
@@ -108,17 +108,17 @@ impl Child {
         self.process.wait().expect("a child can be reaped")
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the child ends by itself.
     ///
     /// # Panics
     ///
-    /// When it is still there after a minute.
+    /// If it has not ended after a minute.
     pub fn ended(&mut self) -> ExitStatus {
         let deadline = Instant::now() + GUARD;
         loop {
             match self.next(deadline) {
                 Ok(_) => continue,
-                // Its output is at an end, so it is too, or as good as.
+                // Its output has ended, so the process has ended or is about to.
                 Err(RecvTimeoutError::Disconnected) => {
                     return self.process.wait().expect("a child can be reaped");
                 }
@@ -129,8 +129,8 @@ impl Child {
         }
     }
 
-    /// Stops it (SIGSTOP): it keeps all it has and does nothing. Returns when no thread of it runs
-    /// any more.
+    /// Stops the child (SIGSTOP): it keeps its state and does nothing. Returns when none of its
+    /// threads runs.
     pub fn stop(&self) {
         self.signal("STOP");
         let deadline = Instant::now() + GUARD;
@@ -140,19 +140,19 @@ impl Child {
         }
     }
 
-    /// Lets it go on (SIGCONT), as if no time had passed.
+    /// Resumes the child (SIGCONT).
     pub fn cont(&self) {
         self.signal("CONT");
     }
 
-    /// Its process id.
+    /// The child's process id.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
     fn signal(&self, name: &str) {
-        // By the command, since the system call would need unsafe code. The id is still ours:
-        // nobody has reaped the child.
+        // Uses the command, since the system call would need unsafe code. The id is still valid,
+        // since the child has not been reaped.
         let status = Command::new("kill")
             .args(["-s", name, &self.pid().to_string()])
             .status()
@@ -160,7 +160,7 @@ impl Child {
         assert!(status.success(), "kill -s {name}: {status}");
     }
 
-    /// Whether every thread is stopped, where the system can tell; elsewhere the signal is trusted.
+    /// Whether every thread is stopped. Where the system cannot tell, the signal is trusted.
     fn is_stopped(&self) -> bool {
         let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", self.pid())) else {
             return true;
@@ -169,7 +169,7 @@ impl Child {
             .flatten()
             .filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
         // The state is the first word after the command's name, which is in parentheses and may
-        // hold anything.
+        // contain any character.
         let mut states = stats.filter_map(|stat| {
             stat.rsplit_once(") ")
                 .and_then(|(_, rest)| rest.chars().next())
@@ -196,13 +196,14 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Not `kill`, whose panics would hide the one that is perhaps under way. Reaped either way.
+        // Does not call `kill`, whose panics would hide one that may be in progress. The child is
+        // reaped either way.
         drop(self.process.kill());
         drop(self.process.wait());
     }
 }
 
-/// On a thread of its own, since a pipe cannot be read with a deadline.
+/// Runs on its own thread, since a pipe cannot be read with a deadline.
 fn read_lines(stdout: ChildStdout, sender: &Sender<String>) {
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
         if sender.send(line).is_err() {

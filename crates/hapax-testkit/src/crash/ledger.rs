@@ -1,18 +1,18 @@
-//! The ledger: which effects took place, written down where no crash and no bug of Hapax reaches.
+//! The ledger: records which effects took place, independently of Hapax and of crashes.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// An append-only file of effects, one a line, shared by any number of processes.
+/// An append-only file of effects, one per line, shared by any number of processes.
 pub struct Ledger {
     path: PathBuf,
     file: File,
 }
 
 impl Ledger {
-    /// Opens the ledger at this path, or begins it.
+    /// Opens the ledger at this path, or creates it.
     pub fn open(path: impl AsRef<Path>) -> Ledger {
         let path = path.as_ref().to_owned();
         let file = OpenOptions::new().append(true).create(true).open(&path);
@@ -22,12 +22,12 @@ impl Ledger {
         }
     }
 
-    /// Writes an effect down. Once this returns, the death of the process cannot take it back.
+    /// Records an effect. After this returns, the death of the process cannot remove it.
     pub fn append(&self, line: &str) {
         assert!(!line.contains('\n'), "one effect, one line: {line:?}");
         let entry = format!("{line}\n");
-        // One write of an append-only file: entries of several processes never mix, and a killed
-        // process leaves all of it or nothing.
+        // One write to an append-only file: entries of several processes never mix, and a killed
+        // process leaves a whole entry or none.
         let written = (&self.file)
             .write(entry.as_bytes())
             .expect("the ledger takes entries");

@@ -1,8 +1,8 @@
-//! The crash harness: the test binary started again as a child, to be killed or stopped from
+//! The crash harness: starts the test binary again as a child, to be killed or stopped from
 //! outside.
 //!
-//! A test plays both parts. As the parent it spawns itself under a role and does to the child what
-//! operating systems do to processes; as the child it finds its [`role`] and acts it. They talk in
+//! A test is both parent and child. As the parent it spawns itself under a role, and kills, stops
+//! or resumes the child. As the child it reads its [`role`] and performs it. They communicate in
 //! lines.
 //!
 //! ```no_run
@@ -31,5 +31,6 @@ pub use player::{announce, hear, pause_forever, role};
 /// The environment variable that makes a process a child.
 const ROLE: &str = "HAPAX_CRASH_ROLE";
 
-/// Before what a child says, to tell it from what the test framework prints, on the same line even.
+/// The prefix of a child's lines. It separates them from the output of the test framework, even on
+/// the same line.
 const MARK: &str = "hapax-crash: ";

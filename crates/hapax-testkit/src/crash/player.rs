@@ -1,18 +1,18 @@
-//! The child's side.
+//! The child's side of the crash harness.
 
 use std::io::{self, Write};
 
 use super::{MARK, ROLE};
 
-/// The part this process was started to play; `None` in a test run as such.
+/// The role of this process; `None` in an ordinary test run.
 pub fn role() -> Option<String> {
     std::env::var(ROLE).ok()
 }
 
-/// Says a line to the parent. It has left this process when this returns.
+/// Sends a line to the parent. The line has left this process when this returns.
 ///
-/// Written to standard output itself, because `println!` goes through the test framework, which may
-/// hold it back.
+/// Writes to standard output directly, because `println!` goes through the test framework, which
+/// may hold it back.
 pub fn announce(line: impl AsRef<str>) {
     let mut out = io::stdout().lock();
     let said = format!("{MARK}{}\n", line.as_ref());
@@ -21,7 +21,7 @@ pub fn announce(line: impl AsRef<str>) {
         .expect("the parent listens");
 }
 
-/// The next line the parent says; `None` when it has gone.
+/// The next line from the parent; `None` if the parent is gone.
 pub fn hear() -> Option<String> {
     let mut line = String::new();
     let bytes = io::stdin()
@@ -30,8 +30,7 @@ pub fn hear() -> Option<String> {
     (bytes > 0).then(|| line.trim_end_matches('\n').to_owned())
 }
 
-/// Waits to be killed. Ends by itself only when the parent is gone, so that no child is left
-/// behind.
+/// Waits to be killed. Ends by itself only if the parent is gone, so that no child is left behind.
 pub fn pause_forever() -> ! {
     // Standard input ends when the parent does.
     drop(io::copy(&mut io::stdin().lock(), &mut io::sink()));

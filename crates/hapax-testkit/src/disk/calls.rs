@@ -1,12 +1,12 @@
-//! What strace writes down, read back: system calls, and in which order they began and ended.
+//! Parses strace's log: system calls, and the order in which they began and ended.
 
 use std::collections::BTreeMap;
 
 /// One system call.
 ///
-/// A call that ended before another began did so on the machine too, because strace holds each
-/// thread at both ends of each call until it has written that down. Calls that overlap here may
-/// have gone either way.
+/// If one call ended before another began in the log, it did so on the machine too: strace holds
+/// each thread at both ends of each call until it has written the line. The order of overlapping
+/// calls is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The thread that made it.
@@ -15,11 +15,11 @@ pub struct Call {
     pub name: String,
     /// Its arguments, as strace spells them.
     pub arguments: Vec<String>,
-    /// What it returned, as strace spells it; `None` if it never did.
+    /// Its result, as strace spells it; `None` if it never returned.
     pub result: Option<String>,
-    /// When it began: the number of a line of the log.
+    /// When it began: a line number of the log.
     pub begun: usize,
-    /// When it ended: the number of a line of the log, or the end of time.
+    /// When it ended: a line number of the log, or `usize::MAX`.
     pub ended: usize,
 }
 
@@ -32,9 +32,10 @@ impl Call {
     }
 }
 
-/// The calls of a log that was written with `-f`, in the order in which they began.
+/// The calls in a log that was written with `-f`, in the order in which they began.
 ///
-/// With `-xx` too, if the arguments matter: then text has neither commas nor equals signs in it.
+/// If the arguments matter, the log must be written with `-xx` too, so that texts contain no commas
+/// or equals signs.
 pub fn calls(log: &str) -> Vec<Call> {
     let mut begun = BTreeMap::<u32, (usize, String)>::new();
     let mut calls = Vec::new();
@@ -51,7 +52,7 @@ pub fn calls(log: &str) -> Vec<Call> {
             .strip_prefix("<... ")
             .and_then(|text| text.split_once(" resumed>"))
         {
-            // One that began before strace came is not seen whole, and not counted.
+            // A call that began before strace attached is incomplete and not counted.
             if let Some((begin, start)) = begun.remove(&thread) {
                 calls.extend(parse(thread, &format!("{start}{rest}"), begin, number));
             }
@@ -68,8 +69,8 @@ pub fn calls(log: &str) -> Vec<Call> {
     calls
 }
 
-/// How often each call was made by the thread that made it most: strace counts for each thread
-/// apart.
+/// How often each call was made by the thread that made it most often: strace counts for each
+/// thread separately.
 pub fn most_by_one_thread(calls: &[Call]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::<(u32, &str), usize>::new();
     for call in calls {
@@ -102,7 +103,7 @@ fn parse(thread: u32, text: &str, begun: usize, ended: usize) -> Option<Call> {
         .filter(|argument| !argument.is_empty())
         .map(str::to_owned)
         .collect();
-    // Detached in the middle, or killed: what became of it nobody saw.
+    // Detached during the call, or killed: the end of the call was not seen.
     let ended = if result.is_some() { ended } else { usize::MAX };
     Some(Call {
         thread,

@@ -1,15 +1,14 @@
-//! The disk's side of the crash harness: system calls that fail, full disks, and machines that lose
-//! power.
+//! Disk faults for the crash harness: failing system calls, full disks, and power loss.
 //!
-//! - [`Strace`]: attached to a process, it makes chosen system calls fail or kill, and writes down
-//!   what it saw.
-//! - [`Call`]: what it wrote down, in the order in which calls began and ended.
-//! - [`Recording`]: the same as changes of files; [`Image`]: what of them is on the disk after the
-//!   power went.
-//! - [`Tmpfs`]: a small disk of one's own, to be filled up.
+//! - [`Strace`]: attached to a process, it makes chosen system calls fail or kill the process, and
+//!   logs the calls.
+//! - [`Call`]: a call in that log, with its beginning and its end.
+//! - [`Recording`]: the calls as changes of files; [`Image`]: what of them is on the disk after a
+//!   power loss.
+//! - [`Tmpfs`]: a small private disk that a test can fill up.
 //!
 //! All of it works from outside, on the system calls of an unchanged process. Where the system does
-//! not permit that, attaching and mounting say so, and a test prints that it was skipped.
+//! not permit that, attaching and mounting return an error, and a test prints that it was skipped.
 
 mod calls;
 mod power;

@@ -1,10 +1,10 @@
-//! Power loss: what a recording may have left on the disk if the power went at some moment of it.
+//! Power loss: what may be left on the disk if the power fails at some moment of a recording.
 //!
-//! What was written before a successful fsync began is there. Of everything else each sector of 512
-//! bytes may be there or not, however late or early it was written; a file may have grown or not;
-//! the latest changes of names may be missing, in order, until the directory was made durable. That
-//! is what POSIX permits, but for names: those keep their order, as on every journalling file
-//! system.
+//! Everything written before a successful fsync began is on the disk. Of all other writes, each
+//! sector of 512 bytes may be on the disk or not, in any order; a file may have grown or not; the
+//! latest changes of names may be missing, in order, until the directory was made durable. POSIX
+//! permits all of that. It would permit more for names, but those keep their order on every
+//! journalling file system.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,51 +13,51 @@ use std::path::Path;
 use super::recording::{Change, Recording, Step};
 use crate::random::Random;
 
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes whole or not at all.
 const SECTOR: usize = 512;
 
-/// How a disk keeps its word.
+/// Whether a disk really makes data durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disk {
-    /// What was made durable stays.
+    /// Durable data stays.
     Honest,
-    /// Says that it is durable and does nothing: to see whether a test would notice.
+    /// Reports data as durable and does nothing, to check that a test would detect it.
     Lying,
 }
 
-/// What is on the disk when the power is back.
+/// The content of the disk after a power loss.
 #[derive(Debug)]
 pub struct Image {
-    /// The moment at which the power went: everything that began before it may have happened.
+    /// The moment of the power loss: everything that began before it may have happened.
     pub cut: usize,
     /// The files, by name.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// What became of what was not durable.
+    /// What happened to the changes that were not durable.
     pub losses: Losses,
 }
 
-/// What became of the changes that were not durable at the cut.
+/// What happened to the changes that were not durable at the cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Writes that made it all the same.
+    /// Writes that reached the disk nevertheless.
     pub kept: usize,
-    /// Writes that are gone.
+    /// Writes that are lost.
     pub dropped: usize,
-    /// Writes of which some sectors are there and some not.
+    /// Writes of which only some sectors reached the disk.
     pub torn: usize,
-    /// Names that were not made or not removed.
+    /// Changes of names that are lost.
     pub names: usize,
 }
 
 impl Losses {
-    /// How many writes were at stake.
+    /// The number of writes that were not durable.
     pub fn at_stake(&self) -> usize {
         self.kept + self.dropped + self.torn
     }
 }
 
 impl Image {
-    /// What may be there; the same for the same recording and seed.
+    /// A possible content of the disk; the same for the same recording and seed.
     pub fn of(recording: &Recording, disk: Disk, seed: u64) -> Image {
         let mut random = Random::new(seed);
         let cut = choose_cut(recording, &mut random);
@@ -79,11 +79,11 @@ impl Image {
         Image { cut, files, losses }
     }
 
-    /// Puts the files into a directory.
+    /// Writes the files into a directory.
     ///
     /// # Errors
     ///
-    /// When they cannot be written.
+    /// If they cannot be written.
     pub fn write_to(&self, directory: &Path) -> std::io::Result<()> {
         self.files
             .iter()
@@ -91,12 +91,12 @@ impl Image {
     }
 }
 
-/// Events after a change of names at which the power is cut more often than elsewhere, since names
-/// change rarely.
+/// The number of events after a change of names within which the power is cut more often, since
+/// such changes are rare.
 const AFTER_NAMES: usize = 30;
 
-/// Any moment; or, as often, the one right after something was said, because by then what was said
-/// must hold; or soon after a name changed.
+/// Chooses the moment of the power loss: a random one; or right after the process reported
+/// something, because the report must then hold; or soon after a change of names.
 fn choose_cut(recording: &Recording, random: &mut Random) -> usize {
     let said = recording.said();
     let named: Vec<_> = recording
@@ -114,8 +114,7 @@ fn choose_cut(recording: &Recording, random: &mut Random) -> usize {
     }
 }
 
-/// Up to when a change must have ended to be durable: the beginning of the last sync that has come
-/// to its end.
+/// A change that ended before this is durable: the beginning of the last sync that has completed.
 fn horizon(issued: &[&Step], disk: Disk, cut: usize, is_sync: impl Fn(&Change) -> bool) -> usize {
     if disk == Disk::Lying {
         return 0;
@@ -126,7 +125,8 @@ fn horizon(issued: &[&Step], disk: Disk, cut: usize, is_sync: impl Fn(&Change) -
     syncs.map(|step| step.begun).max().unwrap_or(0)
 }
 
-/// The files that have a name. Of the changes that are not durable the first few happened.
+/// The files that have a name. Of the changes of names that are not durable, a random number of the
+/// first ones happened.
 fn surviving_names(
     issued: &[&Step],
     disk: Disk,
@@ -153,15 +153,15 @@ fn surviving_names(
     named
 }
 
-/// How much is lost this time. With one chance for all, no transaction of many writes would ever be
-/// there but for one.
+/// The share of writes that is lost. With a fixed chance for each write, a transaction of many
+/// writes would almost never be missing only one.
 #[derive(Clone, Copy)]
 enum Temper {
-    /// Each write for itself.
+    /// Each write is lost or kept independently.
     Mixed,
-    /// All but a few are lost.
+    /// All but a few writes are lost.
     MostlyLost,
-    /// All but a few are there.
+    /// All but a few writes are kept.
     MostlyKept,
 }
 
@@ -192,7 +192,7 @@ enum Fate {
     Torn,
 }
 
-/// One file: what is there in any case, and what may be.
+/// One file: its durable content, and the changes that may have happened.
 struct Content<'a> {
     durable: Vec<u8>,
     pending: Vec<&'a Change>,
@@ -230,8 +230,8 @@ impl<'a> Content<'a> {
     fn survive(self, temper: Temper, random: &mut Random, losses: &mut Losses) -> Vec<u8> {
         let mut content = self.durable;
         let mut longest = content.len();
-        // A sector goes to the disk as it is at that moment: with it comes everything that was
-        // written to it before.
+        // A sector is written as it is at that moment: it contains everything that was written to
+        // it before.
         let mut latest = BTreeMap::<usize, usize>::new();
         let mut happened = Vec::with_capacity(self.pending.len());
         for (index, change) in self.pending.iter().enumerate() {
@@ -259,7 +259,7 @@ impl<'a> Content<'a> {
                 latest.get(&sector).is_some_and(|latest| *latest >= index)
             });
         }
-        // The file may have grown although what it grew by never came.
+        // The file may have grown although its new data never reached the disk.
         if random.percent(30) && content.len() < longest {
             content.resize(longest, 0);
         }
@@ -277,7 +277,7 @@ impl Losses {
     }
 }
 
-/// The sectors that so many bytes at an offset touch.
+/// The sectors that `length` bytes at `offset` touch.
 fn sectors(offset: usize, length: usize) -> Range<usize> {
     offset / SECTOR..(offset + length).div_ceil(SECTOR)
 }
@@ -290,7 +290,7 @@ fn apply_whole(content: &mut Vec<u8>, change: &Change) {
     }
 }
 
-/// Applies those sectors of a change that are there.
+/// Applies the sectors of a change that reached the disk.
 fn apply(content: &mut Vec<u8>, change: &Change, is_there: impl Fn(usize) -> bool) {
     let Change::Write { offset, data, .. } = change else {
         return apply_whole(content, change);

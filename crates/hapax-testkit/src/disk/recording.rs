@@ -1,4 +1,4 @@
-//! A recording: what a process did to a few files of one directory, and what it said meanwhile, in
+//! A recording: what a process did to some files of one directory, and what it wrote elsewhere, in
 //! order.
 
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::calls::{Call, calls};
 
-/// What strace must be told for its log to be a recording.
+/// The options of strace for a log that can be read as a recording.
 pub const RECORD: [&str; 9] = [
     "-f",
     "-y",
@@ -19,32 +19,32 @@ pub const RECORD: [&str; 9] = [
     CALLS,
 ];
 
-/// Whatever changes a file, a name or what is durable; those that a recording cannot make sense of
-/// too, to notice them.
+/// All calls that change a file, a name or what is durable. It includes calls that a recording does
+/// not support, so that they are noticed.
 const CALLS: &str = "trace=open,openat,openat2,creat,write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,fsync,fdatasync,\
                      sync_file_range,sync,syncfs,unlink,unlinkat,rename,renameat,renameat2,link,linkat,copy_file_range,sendfile";
 
-/// What one process did to some files of a directory that was empty before.
+/// What one process did to some files of a directory that was initially empty.
 #[derive(Debug)]
 pub struct Recording {
     /// Changes, in the order in which they began.
     pub(super) steps: Vec<Step>,
-    /// The files that there ever were; two of one name, if the first was removed.
+    /// All files that ever existed. A name appears twice if its first file was removed.
     pub(super) files: Vec<String>,
-    /// What it wrote elsewhere.
+    /// What the process wrote elsewhere.
     said: Vec<Said>,
     /// One past the last event.
     pub(super) end: usize,
 }
 
-/// Something written to a file that is not followed, or to a pipe.
+/// A write to a pipe, or to a file that is not followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
-    /// When it began: from then on others may know.
+    /// When it began: from then on other processes may know it.
     pub begun: usize,
-    /// Where to: a path, or what strace calls the thing.
+    /// The destination: a path, or strace's name for it.
     pub to: String,
-    /// What.
+    /// The text.
     pub text: String,
 }
 
@@ -63,7 +63,7 @@ pub(super) enum Change {
         offset: usize,
         data: Vec<u8>,
     },
-    /// Cut off, or grown with zeros.
+    /// Shortened, or extended with zeros.
     Truncate {
         file: usize,
         length: usize,
@@ -87,12 +87,12 @@ impl Change {
 }
 
 impl Recording {
-    /// Reads a log that was written with [`RECORD`]. Only the files of these names in the directory
-    /// are followed.
+    /// Reads a log that was written with [`RECORD`]. Only the files with these names in the
+    /// directory are followed.
     ///
     /// # Panics
     ///
-    /// When something was done to one of them that a recording has no word for.
+    /// If a call that a recording does not support was made on one of them.
     pub fn parse(log: &str, directory: &Path, names: &[&str]) -> Recording {
         let directory = directory.to_str().expect("a path in UTF-8").to_owned();
         let mut reader = Reader {
@@ -103,7 +103,7 @@ impl Recording {
         };
         for call in calls(log) {
             reader.recording.end = reader.recording.end.max(call.begun + 1);
-            // One that failed changed nothing. One that never returned may have.
+            // A call that failed changed nothing. A call that never returned may have.
             if call.result.is_none() || call.has_succeeded() {
                 reader.read(&call);
             }
@@ -124,7 +124,7 @@ impl Recording {
             .count()
     }
 
-    /// How often a file of this name was written at its very beginning.
+    /// How often a file of this name was written at offset zero.
     pub fn writes_at_start(&self, name: &str) -> usize {
         let is_at_start = |step: &&Step| matches!(step.change, Change::Write { file, offset: 0, .. } if self.files[file] == name);
         self.steps.iter().filter(is_at_start).count()
@@ -143,7 +143,7 @@ impl Recording {
 struct Reader<'a> {
     directory: String,
     names: &'a [&'a str],
-    /// Which file has a name now.
+    /// The current file of each name.
     current: BTreeMap<String, usize>,
     recording: Recording,
 }
@@ -197,7 +197,7 @@ impl Reader<'_> {
             "strace left out some of what was written"
         );
         let mut data = unescape(data);
-        // A short write wrote so much and no more.
+        // A short write wrote only this many bytes.
         data.truncate(
             call.result
                 .as_ref()
@@ -212,7 +212,7 @@ impl Reader<'_> {
             "a recording cannot tell where in the file this goes: {call:?}"
         );
         let to = path(to);
-        // A runtime wakes its own threads like this, which nobody else hears.
+        // A runtime wakes its own threads with such writes, which no other process sees.
         if !to.starts_with("anon_inode:") {
             let text = String::from_utf8_lossy(&unescape(data)).into_owned();
             self.recording.said.push(Said {
@@ -256,7 +256,7 @@ impl Reader<'_> {
 
     /// The followed file behind an open descriptor.
     fn file(&self, descriptor: &str) -> Option<usize> {
-        // What becomes of a file without a name nobody will ever see.
+        // Changes to a file without a name do not matter.
         if descriptor.contains("(deleted)") {
             return None;
         }
@@ -284,7 +284,7 @@ fn path(argument: &str) -> String {
     String::from_utf8_lossy(&unescape(inside)).into_owned()
 }
 
-/// The bytes of `\x2f\x74`, in quotes or not; other characters are themselves.
+/// The bytes of `\x2f\x74`, in quotes or not. Other characters stay as they are.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len() / 4);
     let mut rest = text.trim_matches('"').as_bytes();

@@ -1,5 +1,4 @@
-//! strace, attached to a process that runs already: from that moment on its system calls are
-//! counted.
+//! Attaches strace to a running process. From then on, its system calls are recorded.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,24 +7,24 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-/// Long enough for a slow machine, short enough for a person: only a broken test waits so long.
+/// Long enough for a slow machine. Only a broken test waits this long.
 const GUARD: Duration = Duration::from_secs(60);
 
-/// A strace that is attached to a process. Dropped, it lets go of it.
+/// A strace that is attached to a process. Detaches when dropped.
 pub struct Strace {
     process: Child,
-    /// What it says about itself, line by line.
+    /// The lines of its own messages.
     said: Receiver<String>,
     log: PathBuf,
 }
 
 impl Strace {
-    /// Attaches to a thread, or with the option `-f` to all threads of a process, and returns when
-    /// every system call from now on is seen. What it sees goes into the file `log`.
+    /// Attaches to a thread, or with the option `-f` to all threads of a process. Returns when
+    /// strace sees every further system call. Its log goes into the file `log`.
     ///
     /// # Errors
     ///
-    /// When there is no strace, or it may not attach: with what it said.
+    /// If there is no strace, or it may not attach: its messages.
     pub fn attach(id: u32, options: &[&str], log: &Path) -> Result<Strace, String> {
         let mut process = Command::new("strace")
             .args(options)
@@ -49,10 +48,9 @@ impl Strace {
         Ok(strace)
     }
 
-    /// What it has seen so far.
+    /// The log so far.
     pub fn log(&self) -> String {
-        // Of a process that is being written about the last line may be cut in the middle of a
-        // character.
+        // While strace is writing, the last line may end in the middle of a character.
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
@@ -61,18 +59,17 @@ impl Strace {
         self.log().matches("(INJECTED)").count()
     }
 
-    /// Lets go of the process, which lives on and makes its calls undisturbed. Returns all that was
-    /// seen.
+    /// Detaches from the process, which continues undisturbed. Returns the whole log.
     pub fn detach(mut self) -> String {
         self.end();
         self.log()
     }
 
-    /// Waits until it ends by itself, as it does when the process has ended. Returns all that was
-    /// seen.
+    /// Waits until strace ends by itself, which it does when the process has ended. Returns the
+    /// whole log.
     ///
-    /// For a process that is being killed: told to let go of one that is dying, strace may wait for
-    /// ever.
+    /// For a process that is being killed: strace may wait forever if it is told to detach from one
+    /// that is dying.
     pub fn ended(mut self) -> String {
         if !self.has_ended() {
             drop(self.process.kill());
@@ -85,8 +82,7 @@ impl Strace {
         let mut heard = Vec::new();
         loop {
             match self.said.recv_timeout(GUARD) {
-                // Said after the last thread was seized: from there on none can make a call that is
-                // not seen.
+                // Printed after the last thread was seized: from then on every call is seen.
                 Ok(line) if line.contains(" attached") => return Ok(()),
                 Ok(line) => heard.push(line),
                 Err(_) => return Err(format!("strace cannot attach ({})", heard.join("; "))),
@@ -95,8 +91,8 @@ impl Strace {
     }
 
     fn end(&mut self) {
-        // The id is still its own: nobody has reaped it. By the command, since the system call
-        // would need unsafe code.
+        // The id is still valid, since strace has not been reaped. Uses the command, since the
+        // system call would need unsafe code.
         let interrupted = Command::new("kill")
             .args(["-s", "INT", &self.process.id().to_string()])
             .status();
@@ -106,7 +102,7 @@ impl Strace {
         drop(self.process.wait());
     }
 
-    /// Waits for its last word: it closes its output when it ends.
+    /// Waits until strace closes its output, which it does at its end.
     fn has_ended(&self) -> bool {
         loop {
             match self.said.recv_timeout(GUARD) {
@@ -138,7 +134,7 @@ pub fn threads(process: u32) -> Vec<(u32, String)> {
     named.collect()
 }
 
-/// On a thread of its own, since a pipe cannot be read with a deadline.
+/// Runs on its own thread, since a pipe cannot be read with a deadline.
 fn read_lines(stderr: ChildStderr, sender: &Sender<String>) {
     for line in BufReader::new(stderr).lines().map_while(Result::ok) {
         if sender.send(line).is_err() {

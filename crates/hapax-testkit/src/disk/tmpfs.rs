@@ -1,14 +1,14 @@
-//! A small file system of one's own, to be filled up.
+//! A small private file system that a test can fill up.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a tmpfs counts space in.
+/// The unit in which a tmpfs allocates space.
 const PAGE_BYTES: u64 = 4096;
 
-/// Set in a process that has mounts of its own already.
+/// Set in a process that already has its own mount namespace.
 const UNSHARED: &str = "HAPAX_DISK_UNSHARED";
 
 /// A mounted tmpfs. Unmounted when dropped.
@@ -21,7 +21,7 @@ impl Tmpfs {
     ///
     /// # Errors
     ///
-    /// When this process may not mount: with what the command said.
+    /// If this process may not mount: the output of the command.
     pub fn mount(path: &Path, bytes: u64) -> Result<Tmpfs, String> {
         let size = format!("size={bytes},mode=0700");
         let mut mount = Command::new("mount");
@@ -39,7 +39,7 @@ impl Tmpfs {
         &self.path
     }
 
-    /// Takes all space but so many pages. Returns when there is exactly that much.
+    /// Fills the file system so that exactly `pages` pages stay free.
     pub fn leave_free(&self, pages: u64) -> Filler {
         let path = self.path.join("filler");
         let mut file = OpenOptions::new()
@@ -47,7 +47,8 @@ impl Tmpfs {
             .create_new(true)
             .open(&path)
             .expect("a filler can be begun");
-        // In small pieces at the end, since a large one may fail without using up what there is.
+        // In small pieces at the end, since a large write may fail without using the remaining
+        // space.
         for piece in [vec![0; 1 << 20], vec![0; PAGE_BYTES as usize]] {
             while file.write_all(&piece).is_ok() {}
         }
@@ -56,7 +57,7 @@ impl Tmpfs {
     }
 }
 
-/// Gives back whole pages. What was written of the last, incomplete piece does not count.
+/// Frees whole pages. The last, incomplete piece does not count.
 fn shrink(file: &File, pages: u64) {
     let used = file
         .metadata()
@@ -69,20 +70,20 @@ fn shrink(file: &File, pages: u64) {
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        // Lazily: whoever still has a file open there, such as a child that is being killed, does
-        // not keep the mount.
+        // Lazily, because a process that still has a file open there, such as a dying child, must
+        // not block the unmount.
         drop(run(Command::new("umount").arg("--lazy").arg(&self.path)));
     }
 }
 
-/// What takes the space. Gives it back when dropped.
+/// A file that takes up the space. Frees it when dropped.
 pub struct Filler {
     path: PathBuf,
 }
 
 impl Drop for Filler {
     fn drop(&mut self) {
-        // Emptied first: a process that was just forked elsewhere may have it open for a moment.
+        // Emptied first: a process that was just forked elsewhere may briefly have it open.
         let file = File::options().write(true).open(&self.path);
         file.and_then(|file| file.set_len(0))
             .and_then(|()| std::fs::remove_file(&self.path))
@@ -90,12 +91,12 @@ impl Drop for Filler {
     }
 }
 
-/// Runs a test of this binary again as root of a user namespace of its own, in which it may mount.
-/// `Err` if there is no such thing here either, or this is such a process already.
+/// Runs a test of this binary again as root of a new user namespace, in which it may mount. `Err`
+/// if that is not possible here, or if this process is already in such a namespace.
 ///
 /// # Panics
 ///
-/// When the test fails there.
+/// If the test fails there.
 pub fn run_unshared(test: &str) -> Result<(), String> {
     if std::env::var_os(UNSHARED).is_some() {
         return Err("not even root of a user namespace may mount".to_owned());

@@ -1,4 +1,4 @@
-//! An authority of the test's own, and certificates by it.
+//! A certificate authority for tests, and certificates signed by it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,12 +36,12 @@ impl Authority {
         }
     }
 
-    /// Writes its own certificate, for those who are to believe it.
+    /// Writes the authority's own certificate, for programs that should trust it.
     pub fn write(&self, path: &Path) {
         std::fs::write(path, self.0.pem()).unwrap();
     }
 
-    /// A client's side of TLS that believes this authority alone and speaks this protocol.
+    /// The TLS configuration of a client that trusts only this authority and speaks this protocol.
     pub fn client(&self, protocol: &[u8]) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
@@ -56,7 +56,8 @@ impl Authority {
 }
 
 impl Certified {
-    /// Writes certificate and key into a directory, `NAME.pem` and `NAME.key`; returns where they are.
+    /// Writes certificate and key into a directory, as `NAME.pem` and `NAME.key`. Returns their
+    /// paths.
     pub fn write(&self, directory: &Path, name: &str) -> (PathBuf, PathBuf) {
         let certificate = directory.join(format!("{name}.pem"));
         let key = directory.join(format!("{name}.key"));
@@ -65,7 +66,7 @@ impl Certified {
         (certificate, key)
     }
 
-    /// A server's side of TLS that speaks these protocols.
+    /// The TLS configuration of a server that speaks these protocols.
     pub fn server(&self, protocols: &[&[u8]]) -> Arc<ServerConfig> {
         let certificate = CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap();
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap();

@@ -42,17 +42,17 @@ pub fn post(target: &str, bytes: impl Into<Bytes>) -> ClientRequest {
     Request::post(target).body(body(bytes)).expect("a target")
 }
 
-/// Adds to a request.
+/// Adds header fields to a request.
 pub trait With: Sized {
-    /// One field more.
+    /// Adds a field.
     fn with(self, name: &str, value: &str) -> Self;
 
-    /// With this key.
+    /// Adds this key.
     fn key(self, key: &str) -> Self {
         self.with("idempotency-key", key)
     }
 
-    /// With this token as its credential.
+    /// Adds this token as its credential.
     fn bearer(self, token: &str) -> Self {
         self.with("authorization", &format!("Bearer {token}"))
     }
@@ -67,7 +67,7 @@ impl With for ClientRequest {
     }
 }
 
-/// How somebody asks. Each request has a connection of its own.
+/// How to connect to a server. Each request gets its own connection.
 #[derive(Clone, Debug)]
 pub struct Client {
     address: SocketAddr,
@@ -78,7 +78,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// In HTTP/1.1, without TLS.
+    /// A client for HTTP/1.1 without TLS.
     pub fn new(address: SocketAddr) -> Client {
         Client {
             address,
@@ -89,17 +89,17 @@ impl Client {
         }
     }
 
-    /// In HTTP/2, if so.
+    /// Whether to use HTTP/2.
     pub fn http2(self, is_http2: bool) -> Client {
         Client { is_http2, ..self }
     }
 
-    /// Over TLS, if so.
+    /// Whether to use TLS.
     pub fn tls(self, tls: Option<Arc<ClientConfig>>) -> Client {
         Client { tls, ..self }
     }
 
-    /// From another address of this machine.
+    /// Connects from another address of this machine.
     pub fn from(self, from: &str) -> Client {
         Client {
             from: from.parse().expect("an address"),
@@ -107,8 +107,8 @@ impl Client {
         }
     }
 
-    /// Resets its connections in the end: the system would remember thousands of them for a minute,
-    /// and become slow to ask about one.
+    /// Resets its connections at the end. Otherwise the system would keep thousands of closed
+    /// connections for a minute, which makes looking one up slow.
     pub fn resetting(self) -> Client {
         Client {
             resets: true,
@@ -116,7 +116,7 @@ impl Client {
         }
     }
 
-    /// Sends to somebody who is known to be there.
+    /// Sends to a server that must be reachable.
     #[track_caller]
     pub fn send(&self, request: ClientRequest) -> impl Future<Output = Answer> + Send + use<> {
         let (client, caller) = (self.clone(), std::panic::Location::caller());
@@ -126,18 +126,18 @@ impl Client {
         }
     }
 
-    /// Sends; `Err` says how no whole answer came back.
+    /// Sends a request. `Err` says why no complete answer came back.
     pub async fn try_send(&self, request: ClientRequest) -> Result<Answer, String> {
         let exchange = async { self.connect().await?.send(request).await };
         in_time("an answer", exchange).await
     }
 
-    /// Sends on a task of its own.
+    /// Sends on its own task.
     pub fn spawn(&self, request: ClientRequest) -> JoinHandle<Answer> {
         tokio::spawn(self.send(request))
     }
 
-    /// A connection for several requests.
+    /// Opens a connection for several requests.
     pub async fn connect(&self) -> Result<Connection, String> {
         let stream = self.open().await?;
         let Some(tls) = self.tls.clone() else {
@@ -197,10 +197,10 @@ impl Client {
         })
     }
 
-    /// Sends bytes as they are, and reads all that comes back.
+    /// Sends these bytes and reads the whole reply.
     pub async fn raw(&self, bytes: &[u8]) -> String {
         let mut stream = self.open().await.expect("the gateway listens");
-        // It may have been refused before it was whole.
+        // The server may refuse the request before all of it is sent.
         let _ = stream.write_all(bytes).await;
         let _ = stream.shutdown().await;
         let mut answer = Vec::new();
@@ -209,21 +209,21 @@ impl Client {
     }
 }
 
-/// A connection that is kept.
+/// A persistent connection.
 pub struct Connection {
     sender: Sender,
-    /// The certificate that was shown, if one was.
+    /// The server's certificate, if it has one.
     pub certificate: Option<Vec<u8>>,
 }
 
 enum Sender {
     Http1(http1::SendRequest<Body>),
-    /// And whether over TLS.
+    /// The flag says whether the connection uses TLS.
     Http2(http2::SendRequest<Body>, bool),
 }
 
 impl Connection {
-    /// Sends a request; `Err` says how its answer did not come.
+    /// Sends a request. `Err` says why no answer came.
     pub async fn send(&mut self, mut request: ClientRequest) -> Result<Answer, String> {
         let gone = |error| format!("the connection is gone: {error}");
         let sent = match &mut self.sender {
@@ -245,7 +245,7 @@ impl Connection {
     }
 }
 
-/// An answer that arrived whole.
+/// A complete answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
@@ -255,7 +255,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Reads it whole; `Err` says how it broke off.
+    /// Reads the whole answer. `Err` says how it broke off.
     pub async fn read(response: Response<Incoming>) -> Result<Answer, String> {
         let (head, body) = response.into_parts();
         let body = body.collect().await;
@@ -268,24 +268,24 @@ impl Answer {
         })
     }
 
-    /// A field of its head.
+    /// A header field.
     pub fn field(&self, name: &str) -> Option<&str> {
         let value = self.headers.get(name)?;
         Some(value.to_str().expect("a field that is text"))
     }
 
-    /// Its body, which is text.
+    /// The body as text.
     pub fn text(&self) -> &str {
         str::from_utf8(&self.body).expect("a body that is text")
     }
 
-    /// Its body, which is JSON.
+    /// The body as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The code of a problem, if this is one.
+    /// The code of the problem, if the answer is a problem document.
     pub fn problem(&self) -> Option<String> {
         if self.field("content-type") != Some("application/problem+json") {
             return None;
@@ -295,29 +295,29 @@ impl Answer {
         Some(problem["code"].as_str().expect("a code").to_owned())
     }
 
-    /// The code of a problem; empty if this is none.
+    /// The code of the problem; empty if the answer is not a problem document.
     pub fn code(&self) -> String {
         self.problem().unwrap_or_default()
     }
 
-    /// Its status, and the code of the problem that it must be.
+    /// The status and the code of the problem. Panics if the answer is not a problem document.
     #[track_caller]
     pub fn refusal(&self) -> (u16, String) {
         let code = self.problem();
         (self.status, code.unwrap_or_else(|| panic!("{self:?}")))
     }
 
-    /// Whether it is a problem with this code.
+    /// Whether the answer is a problem with this code.
     pub fn is_problem(&self, code: &str) -> bool {
         self.problem().is_some_and(|problem| problem == code)
     }
 
-    /// Whether it is an answer sent again.
+    /// Whether the answer is a replay.
     pub fn is_replay(&self) -> bool {
         self.field("idempotent-replayed") == Some("true")
     }
 
-    /// Whether it is the replay of that answer, byte for byte.
+    /// Asserts that this is a byte-for-byte replay of `first`.
     #[track_caller]
     pub fn assert_replays(&self, first: &Answer) {
         assert!(self.is_replay(), "{self:?}");
@@ -327,7 +327,7 @@ impl Answer {
         }
     }
 
-    /// Whether it is this answer of the service, not sent before.
+    /// Asserts that this is this answer of the service, and not a replay.
     #[track_caller]
     pub fn assert_first(&self, status: u16, text: &str) {
         assert_eq!(
@@ -336,7 +336,7 @@ impl Answer {
         );
     }
 
-    /// Whether it is this answer of the service, sent again.
+    /// Asserts that this is a replay of this answer of the service.
     #[track_caller]
     pub fn assert_replayed(&self, status: u16, text: &str) {
         assert_eq!(
@@ -345,7 +345,8 @@ impl Answer {
         );
     }
 
-    /// Whether it is a rejection of this status and code, with the advice to repeat or not to.
+    /// Asserts that this is a rejection with this status and code, and with this advice about a
+    /// repeat.
     #[track_caller]
     pub fn assert_rejected(&self, status: u16, code: &str, again: bool) {
         let advice = self.field("x-should-retry").map(|advice| advice == "true");

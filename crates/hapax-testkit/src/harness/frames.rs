@@ -1,8 +1,8 @@
-//! HTTP/2 by hand: frames as a careful library would never write them.
+//! HTTP/2 frames written by hand, including invalid ones that a library would never send.
 
 use std::io::{self, Read};
 
-/// What a client opens with.
+/// The client's connection preface.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 pub const DATA: u8 = 0;
@@ -18,10 +18,10 @@ pub const ACK: u8 = 1;
 pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 
-/// The name of the field that is the key's or nothing.
+/// The placeholder for the field with the key. Without a key, the field is left out.
 const KEY: &str = "{key}";
 
-/// A frame, of which the payload may be fields that are yet to be filled in and written down.
+/// A frame. Its payload may be a template of fields, which is filled in and encoded later.
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub kind: u8,
@@ -34,7 +34,7 @@ pub struct Frame {
 pub enum Payload {
     Text(String),
     Fields(Vec<(String, String)>),
-    /// No frame at all.
+    /// Bytes that are not a frame.
     Raw(String),
 }
 
@@ -61,7 +61,7 @@ impl Frame {
         }
     }
 
-    /// Bytes that are no frame.
+    /// Bytes that are not a frame.
     pub fn raw(text: &str) -> Frame {
         Frame {
             kind: 0,
@@ -75,7 +75,7 @@ impl Frame {
         matches!(&self.payload, Payload::Fields(fields) if fields.iter().any(|(name, _)| name == KEY))
     }
 
-    /// As it is sent. `fill` makes bytes of a template; `key` is the key, if there is to be one.
+    /// The bytes to send. `fill` turns a template into bytes; `key` is the key, if any.
     pub fn bytes(&self, fill: &dyn Fn(&str) -> Vec<u8>, key: Option<&str>) -> Vec<u8> {
         let payload = match &self.payload {
             Payload::Raw(text) => return fill(text),
@@ -104,7 +104,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A field as HPACK writes one that nobody is to remember, letter by letter.
+/// Encodes a field in HPACK as a literal without indexing.
 pub fn literal(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     block.push(0);
     for text in [name, value] {
@@ -113,7 +113,7 @@ pub fn literal(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     }
 }
 
-/// An integer behind one bit that is not set (RFC 7541 section 5.1).
+/// An integer after one unset bit (RFC 7541 section 5.1).
 fn integer(block: &mut Vec<u8>, mut value: usize) {
     if value < 127 {
         return block.push(u8::try_from(value).unwrap());
@@ -127,7 +127,7 @@ fn integer(block: &mut Vec<u8>, mut value: usize) {
     block.push(u8::try_from(value).unwrap());
 }
 
-/// A frame as it was received.
+/// A received frame.
 pub struct Received {
     pub kind: u8,
     pub flags: u8,
@@ -135,7 +135,7 @@ pub struct Received {
     pub payload: Vec<u8>,
 }
 
-/// The next frame; none when the connection ends.
+/// The next frame; `None` when the connection ends.
 pub fn receive(stream: &mut impl Read) -> io::Result<Option<Received>> {
     let mut head = [0; 9];
     if let Err(error) = stream.read_exact(&mut head) {

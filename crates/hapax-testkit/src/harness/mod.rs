@@ -1,8 +1,8 @@
-//! The harness of tests that speak HTTP with a gateway: a [`Program`] to start, kill and listen to,
-//! a [`Client`] that asks, and an [`Upstream`] that is asked and keeps its own account of what
-//! happened.
+//! The harness of tests that speak HTTP with a gateway: a [`Program`] that a test starts, kills and
+//! reads, a [`Client`] that sends requests, and an [`Upstream`] that receives them and keeps its
+//! own record of what happened.
 //!
-//! Everything here waits for events. A wait that takes a minute fails the test.
+//! All waits are for events. A wait that takes a minute fails the test.
 
 mod certificates;
 mod client;
@@ -23,10 +23,10 @@ pub use upstream::{
     in_parts, whole, with,
 };
 
-/// Only a broken test waits so long.
+/// The longest wait. Only a broken test waits this long.
 pub const GUARD: Duration = Duration::from_secs(60);
 
-/// Waits for what must happen soon, so that a test of something broken fails instead of hanging.
+/// Waits for an event that must happen soon, so that a broken test fails instead of hanging.
 pub async fn in_time<T>(what: &str, event: impl Future<Output = T>) -> T {
     tokio::time::timeout(GUARD, event)
         .await

@@ -1,4 +1,4 @@
-//! A program as a child of the test, heard as it speaks.
+//! A program as a child of the test, with its output as it arrives.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,23 +13,23 @@ use tempfile::TempDir;
 
 use super::GUARD;
 
-/// A program of the test's own. Killed and reaped when dropped.
+/// A child program. Killed and reaped when dropped.
 pub struct Program {
     process: Child,
     lines: Receiver<String>,
-    /// Lines that nobody has waited for yet.
+    /// Lines that no wait has consumed yet.
     unheard: Vec<String>,
     log: String,
-    /// Where a gateway listens to clients.
+    /// The address of a gateway for clients.
     pub clients: SocketAddr,
-    /// Where a gateway listens to operators, if it does.
+    /// The address of a gateway's admin listener, if it has one.
     pub admin: SocketAddr,
     /// Removed after the program has ended.
     directory: Option<TempDir>,
 }
 
 impl Program {
-    /// Starts it. What it writes on either output is kept, line by line.
+    /// Starts it. The lines of both outputs are kept.
     pub fn start(command: &mut Command) -> Program {
         let mut process = command
             .stdin(Stdio::null())
@@ -52,13 +52,13 @@ impl Program {
         }
     }
 
-    /// Keeps its directory until it has ended.
+    /// Keeps this directory until the program has ended.
     pub fn keep(mut self, directory: TempDir) -> Program {
         self.directory = Some(directory);
         self
     }
 
-    /// The directory that it keeps.
+    /// The directory that [`Program::keep`] was given.
     pub fn directory(&self) -> &Path {
         self.directory.as_ref().expect("it keeps one").path()
     }
@@ -70,7 +70,7 @@ impl Program {
         program
     }
 
-    /// Waits until a gateway that logs as text serves, and learns where.
+    /// Waits until a gateway that logs as text serves, and reads its addresses.
     pub fn wait_served(&mut self) {
         let address = |line: &str| {
             let (_, rest) = line.split_once("://")?;
@@ -78,17 +78,17 @@ impl Program {
         };
         self.clients = address(&self.wait_for("  clients ")).expect("an address");
         self.admin = address(&self.wait_for("  operators ")).unwrap_or(self.admin);
-        // The banner ends with where to look.
+        // The last line of the banner has this path.
         self.wait_for("/.well-known/idempotency");
     }
 
-    /// The first line with this in it, of those that were there and those to come, but for lines
-    /// that were waited for before.
+    /// Waits for a line that contains `wanted` and returns it. Lines that were already returned do
+    /// not count; earlier lines do.
     pub fn wait_for(&mut self, wanted: &str) -> String {
         self.wait_until(wanted, |line| line.contains(wanted))
     }
 
-    /// The same for a line that is so.
+    /// Waits for a line that fulfils the predicate.
     pub fn wait_until(&mut self, what: &str, is_wanted: impl Fn(&str) -> bool) -> String {
         if let Some(index) = self.unheard.iter().position(|line| is_wanted(line)) {
             return self.unheard.remove(index);
@@ -104,7 +104,7 @@ impl Program {
         }
     }
 
-    /// The next line; none when it has ended.
+    /// The next line; `None` when the program has ended.
     pub fn next_line(&mut self) -> Option<String> {
         let line = self.lines.recv_timeout(GUARD).ok()?;
         self.log += &line;
@@ -112,7 +112,7 @@ impl Program {
         Some(line)
     }
 
-    /// Everything it has said so far, as far as it was waited for.
+    /// All output that has been read so far.
     pub fn log(&self) -> &str {
         &self.log
     }
@@ -125,20 +125,19 @@ impl Program {
         self.process.try_wait().expect("it is ours").is_none()
     }
 
-    /// Sends a signal to the process that was started. One that wraps another without `exec` passes
-    /// it on.
+    /// Sends a signal to the started process. A wrapper that does not `exec` must forward it.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).expect("it is there");
     }
 
-    /// Kills it where it stands (SIGKILL).
+    /// Kills the program (SIGKILL).
     pub fn kill(&mut self) {
         self.process.kill().expect("it is ours");
         self.process.wait().expect("it is ours");
     }
 
-    /// Stops it (SIGSTOP): it keeps all it has and does nothing. Returns when no thread of it runs
-    /// any more.
+    /// Stops the program (SIGSTOP): it keeps its state and does nothing. Returns when none of its
+    /// threads runs.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         let deadline = Instant::now() + GUARD;
@@ -148,7 +147,7 @@ impl Program {
         }
     }
 
-    /// Lets it go on (SIGCONT), as if no time had passed.
+    /// Resumes the program (SIGCONT).
     pub fn go_on(&self) {
         self.signal(Signal::CONT);
     }
@@ -159,20 +158,21 @@ impl Program {
             .flatten()
             .filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
         // The state is the first word after the command's name, which is in parentheses and may
-        // hold anything.
+        // contain any character.
         stats.all(|stat| {
             stat.rsplit_once(") ")
                 .is_some_and(|(_, rest)| rest.starts_with('T'))
         })
     }
 
-    /// Waits until it has ended, and its output with it.
+    /// Waits until the program and its output have ended.
     pub fn ended(&mut self) -> ExitStatus {
         while self.next_line().is_some() {}
         self.process.wait().expect("it is ours")
     }
 
-    /// Tells it to stop (SIGTERM), and waits until it has ended well. Everything it has said.
+    /// Asks the program to stop (SIGTERM) and waits until it has ended successfully. Returns all
+    /// its output.
     pub fn end(mut self) -> String {
         self.signal(Signal::TERM);
         let status = self.ended();
@@ -180,17 +180,17 @@ impl Program {
         std::mem::take(&mut self.log)
     }
 
-    /// A charge under this key: the answer of the gateway, head and all.
+    /// Sends a charge under this key. Returns the gateway's answer including its head.
     pub fn charge(&self, key: &str, body: &[u8]) -> String {
         send(self.clients, "POST /charges", key, body)
     }
 
-    /// Something else under this key.
+    /// Sends another operation under this key.
     pub fn send(&self, operation: &str, key: &str, body: &[u8]) -> String {
         send(self.clients, operation, key, body)
     }
 
-    /// What the admin listener says at this path, head and all.
+    /// The answer of the admin listener at this path, including its head.
     pub fn ask(&self, path: &str) -> String {
         let (to, rest) = (self.admin, "Connection: close\r\n\r\n");
         let request = format!("GET {path} HTTP/1.1\r\nHost: {to}\r\n{rest}");
@@ -205,8 +205,8 @@ impl Drop for Program {
     }
 }
 
-/// On a thread of its own, to the end even when nobody listens any more, so that the program never
-/// writes into a closed pipe.
+/// Runs on its own thread and reads to the end even if there is no receiver, so that the program
+/// never writes into a closed pipe.
 fn read(stream: impl Read + Send + 'static, to: Sender<String>) {
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
@@ -215,7 +215,7 @@ fn read(stream: impl Read + Send + 'static, to: Sender<String>) {
     });
 }
 
-/// A request under this key: the answer, head and all.
+/// Sends a request under this key. Returns the answer including its head.
 pub fn send(to: SocketAddr, operation: &str, key: &str, body: &[u8]) -> String {
     let length = body.len();
     let head = format!(
@@ -225,7 +225,8 @@ pub fn send(to: SocketAddr, operation: &str, key: &str, body: &[u8]) -> String {
     exchange(to, &[head.as_bytes(), body].concat())
 }
 
-/// One request on a connection of its own, which is to be closed after it: all that comes back.
+/// Sends one request on its own connection, which the server must close afterwards. Returns
+/// everything that comes back.
 pub fn exchange(to: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(to).expect("somebody listens");
     stream.set_read_timeout(Some(GUARD)).expect("a socket");

@@ -1,4 +1,4 @@
-//! Answers read by hand, off an HTTP/1.1 connection that may be cut anywhere.
+//! Answers parsed by hand, from an HTTP/1.1 connection that may break off anywhere.
 
 use std::net::SocketAddr;
 
@@ -8,13 +8,13 @@ use tokio::net::TcpStream;
 
 use super::Answer;
 
-/// As much of an answer as came.
+/// The part of an answer that arrived.
 #[derive(Debug)]
 pub struct RawAnswer {
-    /// 0 if not even a head came.
+    /// 0 if no head arrived.
     pub status: u16,
     pub head: String,
-    /// Without its framing.
+    /// The body without its framing.
     pub body: Vec<u8>,
     pub is_whole: bool,
 }
@@ -35,11 +35,12 @@ impl From<RawAnswer> for Answer {
     }
 }
 
-/// Sends bytes that make one request and ask for the connection's end, and reads until then.
+/// Sends the bytes of one request, which must ask to close the connection, and reads until it
+/// closes.
 pub async fn send_raw(to: SocketAddr, request: &[u8]) -> RawAnswer {
     let mut socket = TcpStream::connect(to).await.expect("somebody listens");
-    // Who is refused may be so before everything was sent; and a connection that is cut is one of
-    // the things looked for.
+    // Errors are ignored: a server may refuse the request before all of it is sent, and a broken
+    // connection is an expected result.
     let _ = socket.write_all(request).await;
     let mut bytes = Vec::new();
     let _ = socket.read_to_end(&mut bytes).await;
@@ -80,7 +81,7 @@ impl RawAnswer {
         field(&self.head, name)
     }
 
-    /// What the client was told, in as many words as it takes.
+    /// A description of what the client received.
     pub fn told(&self) -> String {
         let mut told = if self.status == 0 {
             "nothing".to_owned()
@@ -113,7 +114,7 @@ fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
         .next()
 }
 
-/// The body, and whether all of it came.
+/// The body, and whether all of it arrived.
 fn unframe(head: &str, bytes: &[u8]) -> (Vec<u8>, bool) {
     if field(head, "transfer-encoding").is_some() {
         return unchunk(bytes);

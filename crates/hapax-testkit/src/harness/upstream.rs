@@ -1,5 +1,5 @@
-//! A service on a real socket, on a thread of its own, so that nothing that is killed or blocked in
-//! a test reaches it.
+//! A service on a real socket, on its own thread, so that nothing that a test kills or blocks
+//! affects it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,31 +27,31 @@ use tokio_rustls::TlsAcceptor;
 
 use super::in_time;
 
-/// What a service answers.
+/// The answer of a service.
 pub type Reply = Response<BoxBody<Bytes, io::Error>>;
 
-/// A connection: this service's end of it, and the caller's.
+/// The addresses of a connection: the service's and the caller's.
 pub type Ends = (SocketAddr, SocketAddr);
 
-/// How a service speaks: in HTTP/1.1, unless told otherwise.
+/// The protocol of a service: HTTP/1.1 by default.
 #[derive(Clone, Default)]
 pub struct Serving {
     pub http2: bool,
-    /// Over TLS the caller chooses the protocol.
+    /// Over TLS, the caller chooses the protocol.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Resets its connections in the end, of which there will be thousands: the system need not
-    /// remember them.
+    /// Resets its connections at the end. With thousands of them, the system then need not remember
+    /// them.
     pub resets: bool,
 }
 
-/// A service at work, until it is dropped.
+/// A running service; stops when dropped.
 pub struct Upstream {
     pub address: SocketAddr,
     runtime: Option<Runtime>,
 }
 
 impl Upstream {
-    /// A service that does this with each request. An error breaks the connection off.
+    /// Starts a service that calls `serve` for each request. An error breaks off the connection.
     pub fn start<F, R>(serving: Serving, serve: F) -> Upstream
     where
         F: Fn(Arrived) -> R + Clone + Send + Sync + 'static,
@@ -61,7 +61,7 @@ impl Upstream {
         Upstream::on(listener, serving, serve)
     }
 
-    /// The same where somebody has listened already.
+    /// The same with an existing listener.
     pub fn on<F, R>(listener: std::net::TcpListener, serving: Serving, serve: F) -> Upstream
     where
         F: Fn(Arrived) -> R + Clone + Send + Sync + 'static,
@@ -96,7 +96,7 @@ impl Upstream {
         }
     }
 
-    /// Its address as a URL.
+    /// The address as a URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -104,7 +104,7 @@ impl Upstream {
 
 impl Drop for Upstream {
     fn drop(&mut self) {
-        // On a thread where it may block: afterwards nobody listens any more.
+        // Dropped on a thread that may block. Afterwards the socket is closed.
         let runtime = self.runtime.take();
         let _ = std::thread::spawn(move || drop(runtime)).join();
     }
@@ -118,7 +118,7 @@ where
     let Some(tls) = serving.tls else {
         return speak(socket, ends, serving.http2, serve).await;
     };
-    // A caller that does not trust us leaves here.
+    // A caller that does not trust the certificate leaves here.
     if let Ok(stream) = TlsAcceptor::from(tls).accept(socket).await {
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         speak(stream, ends, is_http2, serve).await;
@@ -139,7 +139,7 @@ async fn speak<F, R>(
         serve(Arrived { head, body, ends })
     });
     let io = TokioIo::new(stream);
-    // How a connection ends is seen at its other end.
+    // The result is ignored: the caller observes how its connection ends.
     let _ = if is_http2 {
         let executor = TokioExecutor::new();
         http2::Builder::new(executor)
@@ -150,7 +150,7 @@ async fn speak<F, R>(
     };
 }
 
-/// A request of which the head has arrived.
+/// A request whose head has arrived.
 pub struct Arrived {
     pub head: Parts,
     body: Incoming,
@@ -158,12 +158,12 @@ pub struct Arrived {
 }
 
 impl Arrived {
-    /// A field of its head; empty if there is none.
+    /// A header field; empty if there is none.
     pub fn field(&self, name: &str) -> &str {
         field(&self.head.headers, name)
     }
 
-    /// Reads the rest; an error if it breaks off.
+    /// Reads the rest of the request. An error if it breaks off.
     pub async fn read(self) -> io::Result<Asked> {
         let body = self.body.collect().await.map_err(io::Error::other)?;
         Ok(Asked {
@@ -178,7 +178,7 @@ impl Arrived {
     }
 }
 
-/// A request as it arrived whole.
+/// A complete request.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub version: Version,
@@ -191,22 +191,22 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// A field of its head; empty if there is none.
+    /// A header field; empty if there is none.
     pub fn field(&self, name: &str) -> &str {
         field(&self.headers, name)
     }
 
-    /// Its key; empty if it has none.
+    /// The key; empty if there is none.
     pub fn key(&self) -> &str {
         self.field("idempotency-key")
     }
 
-    /// Its operation, as the gateway names it; empty if it does not.
+    /// The operation id that the gateway sent; empty if it sent none.
     pub fn operation(&self) -> &str {
         self.field("hapax-operation")
     }
 
-    /// The fence that the gateway sent.
+    /// The fence that the gateway sent. Panics if it sent none.
     pub fn fence(&self) -> u64 {
         let fence = self.field("hapax-fence").parse();
         fence.expect("a gateway sends the fence")
@@ -218,7 +218,7 @@ fn field<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
     value.map_or("", |value| value.to_str().expect("a field that is text"))
 }
 
-/// A service that keeps what it was asked, and answers as it is told at the time.
+/// A service that keeps the requests it received. Its answers can be changed at any time.
 pub struct Service {
     pub address: SocketAddr,
     asked: Arc<watch::Sender<Vec<Asked>>>,
@@ -253,24 +253,24 @@ impl Service {
         }
     }
 
-    /// Answers so from now on.
+    /// Answers requests with this function from now on.
     pub fn answer<R: IntoReply>(&self, answers: impl Fn(&Asked) -> R + Send + Sync + 'static) {
         *self.answers.lock().expect("no panic") = boxed(answers);
     }
 
-    /// All that it was asked so far.
+    /// All requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.borrow().clone()
     }
 
-    /// Waits until it was asked so often.
+    /// Waits until there were `count` requests.
     pub async fn wait_asked(&self, count: usize) {
         let mut asked = self.asked.subscribe();
         let waited = in_time("it is asked", asked.wait_for(|asked| asked.len() >= count)).await;
         drop(waited.expect("the service is there"));
     }
 
-    /// The last of it.
+    /// The last request.
     pub fn last(&self) -> Asked {
         self.asked().pop().expect("something has arrived")
     }
@@ -285,7 +285,7 @@ fn boxed<R: IntoReply>(answers: impl Fn(&Asked) -> R + Send + Sync + 'static) ->
     Arc::new(move |asked| answers(asked).into_reply())
 }
 
-/// What a service may answer with. An error breaks the connection off.
+/// A possible answer of a service. An error breaks off the connection.
 pub trait IntoReply {
     fn into_reply(self) -> io::Result<Reply>;
 }
@@ -315,7 +315,7 @@ pub fn whole(status: u16, body: impl Into<Bytes>) -> Reply {
     reply(status, body.boxed())
 }
 
-/// An answer in parts, whose length is not known before.
+/// An answer in parts, without a known length.
 pub fn in_parts(status: u16, parts: impl IntoIterator<Item = Part>) -> Reply {
     let parts = InParts {
         parts: parts.into_iter().collect(),
@@ -329,26 +329,26 @@ fn reply(status: u16, body: BoxBody<Bytes, io::Error>) -> Reply {
     reply.expect("a status")
 }
 
-/// An answer with a field more.
+/// Adds a header field to an answer.
 pub fn with(mut reply: Reply, name: &'static str, value: &str) -> Reply {
     let value = value.parse().expect("a field's value");
     reply.headers_mut().append(name, value);
     reply
 }
 
-/// A part of an answer's body, or what happens there instead.
+/// A part of an answer's body, or an event in its place.
 pub enum Part {
     Data(Bytes),
     Trailers(HeaderMap),
     /// The connection breaks off.
     BreaksOff,
-    /// Nothing more ever comes.
+    /// Nothing more is ever sent.
     Stalls,
-    /// The same; and this is done as soon as the system has what was before it.
+    /// The same, and the function is called once the system has the parts before it.
     StallsAfter(Box<dyn FnOnce() + Send + Sync>),
 }
 
-/// What a service fails with that breaks off.
+/// The error of a service that breaks off.
 pub fn broken_off() -> io::Error {
     io::Error::other("as told")
 }
@@ -375,8 +375,8 @@ impl Body for InParts {
                 self.parts.push_front(Part::Stalls);
                 Poll::Pending
             }
-            // hyper writes out what it has whenever it has to wait: by the time it asks again that
-            // is on its way.
+            // hyper flushes its buffer whenever the body is pending, so at the second poll the
+            // earlier parts have been sent.
             Some(part @ Part::StallsAfter(_)) if !self.has_waited => {
                 self.has_waited = true;
                 self.parts.push_front(part);
@@ -392,9 +392,9 @@ impl Body for InParts {
     }
 }
 
-/// A place where requests say that they have come, and wait until they may go on.
+/// A place where requests register and wait until they may continue.
 pub struct Gate {
-    /// How many have come, and how many of them are still here.
+    /// How many requests have arrived in total, and how many are waiting now.
     counts: watch::Sender<(usize, usize)>,
     through: Semaphore,
     done: watch::Sender<usize>,
@@ -411,7 +411,7 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Says that a request has come here, and waits until it may go on.
+    /// Registers a request and waits until it may continue.
     pub async fn pass(&self) {
         self.counts.send_modify(|(arrived, held)| {
             *arrived += 1;
@@ -421,22 +421,23 @@ impl Gate {
         self.through.acquire().await.expect("never closed").forget();
     }
 
-    /// How many have come here so far.
+    /// How many requests have arrived so far.
     pub fn arrived(&self) -> usize {
         self.counts.borrow().0
     }
 
-    /// Waits until so many have come here.
+    /// Waits until `count` requests have arrived.
     pub async fn wait_arrived(&self, count: usize) {
         self.wait(|(arrived, _)| *arrived >= count).await;
     }
 
-    /// How many are here now: neither gone on nor lost with their connections.
+    /// How many requests are waiting now: they neither continued nor were lost with their
+    /// connection.
     pub fn held(&self) -> usize {
         self.counts.borrow().1
     }
 
-    /// Waits until so many are here.
+    /// Waits until `count` requests are waiting.
     pub async fn wait_held(&self, count: usize) {
         self.wait(|(_, held)| *held >= count).await;
     }
@@ -447,17 +448,17 @@ impl Gate {
         drop(waited.expect("the gate is there"));
     }
 
-    /// Lets so many go on.
+    /// Lets `count` requests continue.
     pub fn open(&self, count: usize) {
         self.through.add_permits(count);
     }
 
-    /// Says that what passed here has done all it had to.
+    /// Reports that a request that passed the gate has finished its work.
     pub fn done(&self) {
         self.done.send_modify(|done| *done += 1);
     }
 
-    /// Lets one go on, and waits until it has done all it had to.
+    /// Lets one request continue and waits until it has finished its work.
     pub async fn let_through(&self) {
         let mut done = self.done.subscribe();
         let before = *done.borrow_and_update();

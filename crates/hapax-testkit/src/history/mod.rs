@@ -1,10 +1,9 @@
 //! Random histories: the same steps against two stores, which must never differ.
 //!
-//! A history is made from its seed alone: claims, ends, late ends, renewals, takeovers,
-//! settlements, forgettings, sweeps and turns of the clock over a handful of records, with
-//! conditions that are right, stale or wrong. Every reply and, after every step, every record is
-//! compared. A failure names seed and step and tells the last steps; the same seed fails the same
-//! way.
+//! The seed alone determines a history: claims, ends, late ends, renewals, takeovers, settlements,
+//! `forget`s, sweeps and advances of the clock over a handful of records, with conditions that are
+//! right, stale or wrong. Every reply and, after every step, every record is compared. A failure
+//! names the seed, the step and the last steps; the same seed fails in the same way.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -35,15 +34,15 @@ use plan::{Act, Planner, Step};
 
 pub use tally::Tally;
 
-/// Makes up a history of `steps` steps from `seed`, lets both stores live through it, and counts
-/// what happened.
+/// Generates a history of `steps` steps from `seed`, runs it on both stores, and counts the
+/// results.
 ///
-/// Both stores must be empty and take their time from `clock`. Steps are planned by what `a` shows,
-/// so `a` is best the store that is trusted.
+/// Both stores must be empty and take their time from `clock`. Steps are planned by the records in
+/// `a`, so `a` should be the store that is trusted.
 ///
 /// # Panics
 ///
-/// When the stores differ or either of them fails.
+/// If the stores differ or one of them fails.
 pub async fn run(
     seed: u64,
     steps: usize,
@@ -54,8 +53,8 @@ pub async fn run(
     live(History::new(seed, a, b, clock), steps).await
 }
 
-/// The same, where `b` drops answers that are over in bulk, in its own time: how many a sweep
-/// buried is not compared.
+/// The same for a store `b` that drops expired answers in bulk, at times of its choice: the number
+/// of answers dropped by a sweep is not compared.
 pub async fn run_dropping_in_bulk(
     seed: u64,
     steps: usize,
@@ -91,7 +90,7 @@ async fn live(mut history: History<'_>, steps: usize) -> Tally {
     history.tally
 }
 
-/// How many steps a failure tells.
+/// The number of steps that a failure prints.
 const TRAIL: usize = 20;
 
 struct History<'a> {
@@ -101,7 +100,7 @@ struct History<'a> {
     clock: &'a ManualClock,
     drops_in_bulk: bool,
     number: usize,
-    /// The latest steps, told.
+    /// Descriptions of the latest steps.
     trail: VecDeque<String>,
     tally: Tally,
 }
@@ -172,7 +171,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// Every record and the epoch, and whether both stores have the same. Secrets may differ.
+    /// Reads every record and the epoch, and checks that both stores agree. Secrets may differ.
     async fn compare_records(&mut self, planner: &Planner) -> Vec<Option<Head>> {
         let reading = self.agree(
             self.a.get(planner.ids()).await,
@@ -198,7 +197,7 @@ impl<'a> History<'a> {
         reading.records.into_iter().map(head).collect()
     }
 
-    /// The reply of both.
+    /// The reply, which must be the same from both stores.
     fn agree<T: PartialEq + Debug>(&self, a: Result<T, StoreError>, b: Result<T, StoreError>) -> T {
         match (a, b) {
             (Ok(a), Ok(b)) if a == b => a,
@@ -229,7 +228,7 @@ impl<'a> History<'a> {
         ));
     }
 
-    /// What a step came to: in the tally and, for a failure to tell, in the trail.
+    /// Records the result of a step: in the tally and, for the message of a failure, in the trail.
     fn note(&mut self, kind: &'static str, result: &'static str, count: usize) {
         self.tally.add(kind, result, count);
         if let Some(told) = self.trail.back_mut().filter(|_| count > 0) {
@@ -237,7 +236,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// What both stores count of a sweep.
+    /// The part of a sweep's counts that is compared.
     fn counted(&self, swept: Swept) -> Swept {
         Swept {
             buried: if self.drops_in_bulk { 0 } else { swept.buried },
@@ -259,8 +258,8 @@ impl<'a> History<'a> {
     }
 }
 
-/// Sweeps until nothing is due, and adds up: whether an answer and its head go in one round or in
-/// two is the store's own affair.
+/// Sweeps until nothing is due, and returns the sum. A store may remove an answer and its head in
+/// one round or in two.
 async fn sweep_all(store: &dyn Store, limit: usize) -> Result<Swept, StoreError> {
     let mut sum = Swept::default();
     loop {

@@ -1,23 +1,23 @@
-//! The tally: what a history was made of, so that a test can see that it tested something.
+//! The tally: the steps and results of a history, so that a test can check that it was meaningful.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::AddAssign;
 
-/// How often each kind of step came to each result.
+/// How often each kind of step had each result.
 ///
-/// Kinds: `claim`, `takeover`, `completion`, `late completion`, `release`, `giving up`, `loss`,
-/// `settlement`, `forgetting`, `stray write` and `renewal` are `won` or `lost`; of a `sweep` are
-/// counted the records `lost`, `buried` and `removed`, and the sweeps that found `nothing`; of a
-/// `get` the records `found` and `missing`; a `list` or a page of the `log` has `some` or is
-/// `empty`; the `clock` is `moved`.
+/// `claim`, `takeover`, `completion`, `late completion`, `release`, `giving up`, `loss`,
+/// `settlement`, `forgetting`, `stray write` and `renewal` are `won` or `lost`. A `sweep` counts
+/// the records `lost`, `buried` and `removed`, and the sweeps that found `nothing`. A `get` counts
+/// the records `found` and `missing`. A `list` or a page of the `log` has `some` or is `empty`. The
+/// `clock` is `moved`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     counts: BTreeMap<(&'static str, &'static str), usize>,
 }
 
 impl Tally {
-    /// How often this kind of step came to this result.
+    /// How often this kind of step had this result.
     pub fn count(&self, kind: &str, result: &str) -> usize {
         self.iter()
             .filter(|(k, r, _)| *k == kind && *r == result)

@@ -1,4 +1,4 @@
-//! An HTTP/1.1 service by hand.
+//! An HTTP/1.1 service written by hand.
 
 use std::io;
 use std::sync::Arc;
@@ -10,29 +10,30 @@ use tokio::net::TcpStream;
 use super::Seen;
 use super::scripts::{Scripted, Scripts};
 
-/// What is done about a request, one thing after the other. What is not read or written by a step
-/// is left alone. After the last step the connection takes its next request.
+/// What the service does with a request, step by step. It reads and writes only what the steps say.
+/// After the last step the connection takes its next request.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Reads the request to its end, and enters it into the ledger.
+    /// Reads the whole request and adds it to the ledger.
     Read,
-    /// Reads the head alone.
+    /// Reads only the head.
     ReadHead,
-    /// Reads the first byte alone.
+    /// Reads only the first byte.
     ReadByte,
-    /// Reads until the body, as it comes, contains this.
+    /// Reads until the raw body contains this text.
     ReadUntil(&'static str),
     /// Writes these bytes.
     Write(Vec<u8>),
     /// Waits for [`Scripted::go`].
     Wait,
-    /// Does nothing for so long: for bytes that come late, however the other side is timed.
+    /// Does nothing for this long: for bytes that arrive late, whatever the timeouts of the other
+    /// side.
     Pause(Duration),
-    /// Tells the ledger that the script has come so far.
+    /// Reports to the ledger that the script has reached this step.
     Mark,
-    /// Sends back whatever comes, until the other side ends.
+    /// Echoes everything until the other side ends.
     Echo,
-    /// Closes the connection: in order, if everything that came was read.
+    /// Closes the connection. The close is orderly if everything that arrived was read.
     Close,
     /// Resets the connection.
     Reset,
@@ -56,7 +57,7 @@ impl Origin {
     }
 }
 
-/// An answer of this status, with a body and its length.
+/// An answer with this status, a body and its length.
 pub fn answer(status: u16, fields: &str, body: &str) -> Vec<u8> {
     format!(
         "HTTP/1.1 {status} Scripted\r\ncontent-length: {}\r\n{fields}\r\n{body}",
@@ -67,7 +68,7 @@ pub fn answer(status: u16, fields: &str, body: &str) -> Vec<u8> {
 
 struct Connection {
     socket: TcpStream,
-    /// Read, but not used yet.
+    /// Bytes that were read but not used yet.
     buffer: Vec<u8>,
     scripts: Arc<Scripts<Step>>,
 }
@@ -95,8 +96,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for the next request's first byte: without taking it, so that what is left unread is
-    /// left with the system.
+    /// Waits for the first byte of the next request without reading it, so that unread data stays
+    /// with the system.
     async fn another(&self) -> io::Result<bool> {
         if !self.buffer.is_empty() {
             return Ok(true);
@@ -190,7 +191,7 @@ impl Connection {
             let size = usize::from_str_radix(size.split(';').next().unwrap_or_default().trim(), 16)
                 .map_err(io::Error::other)?;
             if size == 0 {
-                // Trailers, and the empty line behind them.
+                // Skips trailers and the empty line after them.
                 while !self.read_line().await?.is_empty() {}
                 return Ok(body);
             }

@@ -1,5 +1,5 @@
-//! An HTTP/2 service by hand: frames as RFC 9113 writes them, without a look into the fields of
-//! requests.
+//! An HTTP/2 service written by hand: it handles frames (RFC 9113) and does not decode the fields
+//! of requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +14,7 @@ use super::Seen;
 use super::scripts::{Scripted, Scripts};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// What a request's body may be without another word from us.
+/// The size of a request body that may be sent without a window update.
 const WINDOW: u32 = 1 << 24;
 
 const DATA: u8 = 0;
@@ -33,30 +33,30 @@ const PADDED: u8 = 8;
 
 /// Error codes (RFC 9113 section 7).
 pub mod code {
-    /// Nothing is wrong.
+    /// No error.
     pub const NO_ERROR: u32 = 0;
-    /// The service failed.
+    /// An internal error of the service.
     pub const INTERNAL_ERROR: u32 = 2;
-    /// The stream was not looked at.
+    /// The stream was not processed.
     pub const REFUSED_STREAM: u32 = 7;
-    /// The stream is not wanted any more.
+    /// The stream is no longer needed.
     pub const CANCEL: u32 = 8;
-    /// The other side asks for too much.
+    /// The peer causes excessive load.
     pub const ENHANCE_YOUR_CALM: u32 = 11;
 }
 
-/// What is done about a request on its stream, one thing after the other.
+/// What the service does with a request on its stream, step by step.
 #[derive(Clone, Debug)]
 pub enum Step2 {
-    /// Reads the request to its end, and enters it into the ledger under the text of its body.
+    /// Reads the whole request and adds it to the ledger, with its body as the key.
     Read,
-    /// Reads until the body, as it comes, contains this.
+    /// Reads until the body so far contains this text.
     ReadUntil(&'static str),
-    /// Sends a head of this status, the first on the stream or the final one after interim ones.
+    /// Sends a head with this status: the first on the stream, or the final one after interim ones.
     Head(u16),
-    /// Sends a head of this status and ends the stream with it.
+    /// Sends a head with this status that ends the stream.
     HeadOnly(u16),
-    /// Sends a head of this status with one field.
+    /// Sends a head with this status and one field.
     HeadWith(u16, &'static str, String),
     /// Sends a part of a body.
     Data(&'static str),
@@ -64,18 +64,18 @@ pub enum Step2 {
     End(&'static str),
     /// Ends the stream with one trailer.
     Trailers(&'static str, &'static str),
-    /// Ends the stream with this code.
+    /// Resets the stream with this code.
     Reset(u32),
-    /// Says that it goes away, having looked at no stream after this one, counted from the stream
-    /// of the script: 0 is that one, -2 the one before.
+    /// Sends GOAWAY with this last stream, relative to the stream of the script: 0 is that one, -2
+    /// the one before.
     GoAway(i32, u32),
-    /// Sends bytes that are no frame.
+    /// Sends bytes that are not a frame.
     Garbage,
     /// Waits for [`Scripted::go`].
     Wait,
-    /// Tells the ledger that the script has come so far.
+    /// Reports to the ledger that the script has reached this step.
     Mark,
-    /// Closes the connection without a word.
+    /// Closes the connection without GOAWAY.
     Drop,
     /// Resets the connection.
     DropHard,
@@ -115,7 +115,7 @@ async fn read_frame(reader: &mut OwnedReadHalf) -> io::Result<Frame> {
 /// The writing side, shared by the scripts of one connection.
 #[derive(Clone)]
 struct Writer {
-    /// Gone once the connection has ended.
+    /// `None` once the connection has ended.
     half: Arc<Mutex<Option<OwnedWriteHalf>>>,
     /// Ends the connection.
     ending: mpsc::Sender<Ending>,
@@ -145,7 +145,7 @@ impl Writer {
         }
     }
 
-    /// A head, in as many frames as it takes.
+    /// Sends a head in as many frames as necessary.
     async fn write_head(&self, flags: u8, stream: u32, block: &[u8]) -> io::Result<()> {
         let mut pieces = block.chunks(16 << 10).peekable();
         let mut kind = HEADERS;
@@ -190,13 +190,13 @@ async fn converse(socket: TcpStream, scripts: Arc<Scripts<Step2>>) -> io::Result
     };
     if let Some(Ending::Reset) = ended {
         reader.as_ref().set_zero_linger()?;
-        // Merely dropped it would close in order first.
+        // Dropping it would close the connection in order first.
         half.forget();
     }
     Ok(())
 }
 
-/// Reads frames, and begins a script for each request.
+/// Reads frames and starts a script for each request.
 async fn attend(
     reader: &mut OwnedReadHalf,
     writer: &Writer,
@@ -263,7 +263,7 @@ fn unpadded(frame: &Frame) -> Vec<u8> {
     frame.payload[1..frame.payload.len() - padding].to_vec()
 }
 
-/// What comes of a request's body. One that is reset has no end.
+/// A part of a request's body. A reset stream has no end.
 enum Part {
     Data(Vec<u8>),
     End,
@@ -273,7 +273,7 @@ enum Part {
 struct Stream {
     id: u32,
     body: mpsc::UnboundedReceiver<Part>,
-    /// Read, but not entered yet.
+    /// Data that was read but is not in the ledger yet.
     read: Vec<u8>,
     writer: Writer,
     scripts: Arc<Scripts<Step2>>,
@@ -363,17 +363,17 @@ impl Stream {
     }
 
     async fn end(&self, how: Ending) {
-        // Whoever came first has ended it.
+        // If this fails, another script has already ended the connection.
         let _ = self.writer.ending.send(how).await;
     }
 }
 
-/// `:status`, spelled out: RFC 7541 section 6.2.2, with the name from the static table.
+/// A literal `:status` field: RFC 7541 section 6.2.2, with the name from the static table.
 fn head(status: u16) -> Vec<u8> {
     [&[0x08, 3][..], status.to_string().as_bytes()].concat()
 }
 
-/// A field spelled out, name and value.
+/// A literal field with name and value.
 fn literal(name: &str, value: &str) -> Vec<u8> {
     let mut field = vec![0];
     for text in [name, value] {

@@ -1,4 +1,4 @@
-//! What reached an origin.
+//! The requests that reached an origin.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,16 +7,16 @@ use tokio::sync::watch;
 /// A request that was read to its end.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Its key: the field `Idempotency-Key`, or the whole body where the field was not there or
-    /// could not be read.
+    /// The key: the field `Idempotency-Key`, or the whole body if there is no such field or it
+    /// cannot be read.
     pub key: String,
-    /// The head as it came, for HTTP/1.1.
+    /// The head as received, for HTTP/1.1.
     pub head: String,
     /// The body without its framing.
     pub body: Vec<u8>,
 }
 
-/// How much there has been of everything that can be waited for.
+/// The counts that a test can wait for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     requests: usize,
@@ -25,7 +25,7 @@ struct Tally {
     marks: usize,
 }
 
-/// What reached an origin. Clones are handles on the same ledger.
+/// The requests that reached an origin. Clones share the same ledger.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -42,12 +42,12 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// How often a request with this key was read whole.
+    /// How many complete requests with this key were read.
     pub fn count(&self, key: &str) -> usize {
         self.seen().iter().filter(|seen| seen.key == key).count()
     }
 
-    /// Everything that was read whole, in its order.
+    /// All complete requests, in order.
     pub fn all(&self) -> Vec<Seen> {
         self.seen().clone()
     }
@@ -62,17 +62,17 @@ impl Ledger {
         self.tally.borrow().closed
     }
 
-    /// Returns when so many requests have been read whole.
+    /// Returns when `count` complete requests have been read.
     pub async fn until_requests(&self, count: usize) {
         self.until(|tally| tally.requests >= count).await;
     }
 
-    /// Returns when so many connections have ended.
+    /// Returns when `count` connections have ended.
     pub async fn until_closed(&self, count: usize) {
         self.until(|tally| tally.closed >= count).await;
     }
 
-    /// Returns when so many marks have been passed, see [`Step::Mark`](super::Step::Mark).
+    /// Returns when `count` marks have been passed, see [`Step::Mark`](super::Step::Mark).
     pub async fn until_marks(&self, count: usize) {
         self.until(|tally| tally.marks >= count).await;
     }
@@ -97,7 +97,7 @@ impl Ledger {
     async fn until(&self, reached: impl FnMut(&Tally) -> bool) {
         let mut tally = self.tally.subscribe();
         let mut reached = reached;
-        // The sender lives as long as this handle does.
+        // Cannot fail: the sender lives as long as this handle.
         let _ = tally.wait_for(|tally| reached(tally)).await;
     }
 

@@ -1,9 +1,9 @@
-//! A service that misbehaves as scripted, on a real socket, and counts what reached it.
+//! A service on a real socket that misbehaves as scripted and counts the requests that reached it.
 //!
-//! [`Origin`] speaks HTTP/1.1 by hand, [`Origin2`] HTTP/2 by hand, because no library for either
-//! would send what is wrong. Each request takes the next script: a list of steps. When there are no
-//! more scripts, requests are read and answered with 200. What was read whole is in the [`Ledger`],
-//! which is the count of effects that Hapax has no hand in.
+//! [`Origin`] implements HTTP/1.1 by hand and [`Origin2`] HTTP/2, because libraries do not send
+//! invalid messages. Each request takes the next script: a list of steps. Without a script, a
+//! request is read and answered with 200. Complete requests are in the [`Ledger`], which counts
+//! effects independently of Hapax.
 //!
 //! ```
 //! use hapax_testkit::origin::{Origin, Step};

@@ -1,4 +1,4 @@
-//! What both origins share: the scripts, the ledger, and the word to go on.
+//! The common part of both origins: the scripts, the ledger, and the signal to continue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::Ledger;
 
-/// A service that goes by scripts of such steps. Stops when dropped.
+/// A service that follows scripts of these steps. Stops when dropped.
 #[derive(Debug)]
 pub struct Scripted<S> {
     address: SocketAddr,
@@ -21,7 +21,7 @@ pub struct Scripted<S> {
 }
 
 impl<S: Send + 'static> Scripted<S> {
-    /// Listens on a free port of the loopback interface, and speaks so on each connection.
+    /// Listens on a free port of the loopback interface, and calls `speak` for each connection.
     pub(super) async fn listen<R>(
         speak: impl Fn(TcpStream, Arc<Scripts<S>>) -> R + Send + 'static,
     ) -> Scripted<S>
@@ -38,7 +38,8 @@ impl<S: Send + 'static> Scripted<S> {
                 ledger.connected();
                 let speaking = speak(socket, shared.clone());
                 tokio::spawn(async move {
-                    // However it ends is how it was scripted, or the other side's doing.
+                    // The result is ignored: the connection ended as scripted, or the other side
+                    // ended it.
                     let _ = speaking.await;
                     ledger.ended();
                 });
@@ -51,28 +52,27 @@ impl<S: Send + 'static> Scripted<S> {
         }
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What to do about the next request that has no script yet.
+    /// The script for the next request that has none yet.
     pub fn script(&self, steps: impl IntoIterator<Item = S>) {
         self.scripts.add(steps);
     }
 
-    /// Closes a connection that has been without a request for so long, after a goodbye where the
-    /// protocol has one.
+    /// Closes a connection that was idle for this long, after a GOAWAY where the protocol has one.
     pub fn close_idle_after(&self, idle_max: Duration) {
         self.scripts.set_idle_max(idle_max);
     }
 
-    /// Lets one script go on that waits, or the next that will.
+    /// Lets one waiting script continue, or the next one that waits.
     pub fn go(&self) {
         self.scripts.go();
     }
 
-    /// What reached it.
+    /// The requests that reached it.
     pub fn ledger(&self) -> &Ledger {
         &self.scripts.ledger
     }

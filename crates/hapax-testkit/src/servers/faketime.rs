@@ -1,21 +1,21 @@
-//! Programs whose clock is wrong.
+//! Programs with a wrong clock.
 
 use std::path::{Path, PathBuf};
 
 use super::skipped;
 
-/// The environment in which a program sees the wall clock of the machine shifted by an offset, such
-/// as `+1h` or `-3600s`. `None`, after saying so, if libfaketime is not installed.
+/// The environment in which a program sees the wall clock shifted by an offset, such as `+1h` or
+/// `-3600s`. Prints `SKIPPED` and returns `None` if libfaketime is not installed.
 ///
-/// Only the wall clock: the monotonic one, by which timers run, is a matter of the machine and not
-/// of how its clock is set.
+/// Only the wall clock is shifted. The monotonic clock, which timers use, does not depend on how a
+/// machine's clock is set.
 pub fn faketime(offset: &str) -> Option<Vec<(String, String)>> {
     environment([("FAKETIME", offset)])
 }
 
-/// As [`faketime`], with the offset in a file, which is read at each look at the clock: what is
-/// written there steps the clock of a program that runs. Replace the file by renaming another, so
-/// that it is never seen half written.
+/// As [`faketime`], with the offset in a file that is read at each look at the clock. Changing the
+/// file steps the clock of a running program. Replace the file by a rename, so that the program
+/// never reads a half-written one.
 pub fn faketime_file(file: &Path) -> Option<Vec<(String, String)>> {
     environment([
         ("FAKETIME_TIMESTAMP_FILE", file.to_str()?),
@@ -41,7 +41,7 @@ fn environment<const N: usize>(settings: [(&str, &str); N]) -> Option<Vec<(Strin
     )
 }
 
-/// The one for programs with threads.
+/// The library for programs with threads.
 fn library() -> Option<PathBuf> {
     let multiarch = std::fs::read_dir("/usr/lib")
         .into_iter()

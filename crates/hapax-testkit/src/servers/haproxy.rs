@@ -1,4 +1,4 @@
-//! HAProxy as a load balancer that sends again what failed.
+//! HAProxy as a load balancer that retries failed requests.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -12,16 +12,16 @@ use super::process::{Process, User, listening};
 use super::programs::program;
 use super::skipped;
 
-/// A load balancer in front of some nodes, which takes turns among them and sends every request
-/// that failed to the next, a POST too: nobody told it that this is safe. Ended when dropped.
+/// A load balancer that distributes requests among some nodes in turn. It sends every failed
+/// request to the next node, even a POST, without knowing whether that is safe. Ended when dropped.
 pub struct HaProxy {
-    // In this order: it ends before its directory goes.
+    // In this order: the process ends before its directory is removed.
     _process: Process,
     directory: Directory,
     port: Port,
 }
 
-/// What it starts from. Requests of more than the buffer it cannot send again.
+/// The basic configuration. It cannot retry requests that are larger than its buffer.
 const CONFIGURATION: &str = "\
 global
     maxconn 2000
@@ -40,7 +40,7 @@ defaults
 ";
 
 impl HaProxy {
-    /// Starts one. `None`, after saying so, if it is not installed.
+    /// Starts one. Prints `SKIPPED` and returns `None` if it is not installed.
     pub fn in_front_of(nodes: &[SocketAddr]) -> Option<HaProxy> {
         let Some(program) = program("haproxy") else {
             skipped("there is no haproxy here (Debian: apt-get install haproxy)");
@@ -71,12 +71,12 @@ impl HaProxy {
         })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.port.address()
     }
 
-    /// How many times it has sent something to another node, after it failed on one.
+    /// How many times it has sent a failed request to another node.
     pub fn sent_again(&self) -> u64 {
         let statistics = self.statistics();
         let mut lines = statistics.lines();
@@ -112,7 +112,7 @@ impl HaProxy {
 fn configuration(nodes: &[SocketAddr], port: &Port, directory: &Directory) -> String {
     let mut text = CONFIGURATION.to_owned();
     let statistics = statistics(directory);
-    // Readable for us, whoever it runs as.
+    // The socket for statistics must be readable for the test, whatever user HAProxy runs as.
     text = text.replacen(
         "global\n",
         &format!(

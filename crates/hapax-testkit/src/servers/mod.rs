@@ -1,9 +1,8 @@
-//! Real servers, private to a test: each with a directory and a port of its own, and gone when the
-//! test is.
+//! Real servers, private to a test: each has its own directory and port, and ends with the test.
 //!
-//! No standing service is used or disturbed. A server ends when its handle is dropped, and also
-//! when the test process ends in whatever way, since it would not be told then. What is not
-//! installed here is reported as `SKIPPED`, and the test has nothing to run on:
+//! No existing service is used or disturbed. A server ends when its handle is dropped, and also
+//! when the test process ends in any way. If a server is not installed, that is reported as
+//! `SKIPPED`, and the test returns early:
 //!
 //! ```no_run
 //! use hapax_testkit::servers::Postgres;
@@ -33,11 +32,11 @@ pub use pgbouncer::PgBouncer;
 pub use port::Port;
 pub use postgres::Postgres;
 
-/// Says aloud that a test has not run, and why.
+/// Prints that a test was skipped, and why.
 fn skipped(why: &str) {
     use std::io::Write;
-    // The harness names a test's thread after it. Not by a macro: those write nothing for tests
-    // that pass.
+    // The test framework names a test's thread after the test. Printing macros are captured for
+    // tests that pass, so this writes to standard error directly.
     let thread = std::thread::current();
     let line = format!("SKIPPED {}: {why}\n", thread.name().unwrap_or("a test"));
     drop(std::io::stderr().write_all(line.as_bytes()));

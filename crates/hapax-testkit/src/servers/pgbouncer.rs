@@ -10,17 +10,17 @@ use super::process::{Process, User, listening};
 use super::programs::program;
 use super::{Postgres, skipped};
 
-/// A pool in front of a [`Postgres`], which hands a connection to another client after every
+/// A pool in front of a [`Postgres`], which gives a connection to another client after every
 /// transaction. Ended when dropped.
 pub struct PgBouncer {
-    // In this order: it ends before its directory goes.
+    // In this order: the process ends before its directory is removed.
     _process: Process,
     directory: Directory,
     port: Port,
 }
 
 impl PgBouncer {
-    /// Starts one. `None`, after saying so, if it is not installed.
+    /// Starts one. Prints `SKIPPED` and returns `None` if it is not installed.
     pub fn in_front_of(postgres: &Postgres) -> Option<PgBouncer> {
         PgBouncer::with(postgres, &[])
     }
@@ -61,7 +61,7 @@ impl PgBouncer {
         format!("postgres://postgres@{}/{database}", self.address())
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.port.address()
     }
@@ -72,7 +72,7 @@ impl PgBouncer {
     }
 }
 
-/// Users that it does not know it asks the server for, and trusts them as the server does.
+/// Asks the server for unknown users, and trusts them as the server does.
 fn configuration(
     postgres: &Postgres,
     port: &Port,

@@ -1,33 +1,33 @@
-//! Ports that stay one's own while nobody listens on them.
+//! Ports that stay reserved while no server listens on them.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Below those that the system gives to outgoing connections. One of those could be taken while its
-/// server is down; worse, a client that tries again and again to connect there would one day be
-/// given that very port for its own end, and be connected with itself.
+/// Below the range for outgoing connections. A port in that range could be taken while its server
+/// is down. Worse, a client that retries to connect to it could be assigned that very port as its
+/// own and be connected to itself.
 const FIRST: u16 = 12_000;
 const COUNT: u32 = 20_000;
 
-/// Somebody else was faster so many times in a row: that is no coincidence any more.
+/// After this many ports in use in a row, the cause is not chance.
 pub(super) const PORTS_MAX: usize = 20;
 
-/// What a server says when somebody was faster.
+/// The message of a server whose port is in use.
 pub(super) const IN_USE: &str = "in use";
 
-/// A port of the loopback interface, for as long as this lives.
+/// A port of the loopback interface, reserved for as long as this value lives.
 pub struct Port {
     number: u16,
-    /// Nothing is ever sent there. It keeps other test processes off the number, also between the
-    /// death of a server and its return, and the system lets go of it in whatever way this process
-    /// ends.
+    /// Never used for data. It keeps other test processes off the number, also between the death of
+    /// a server and its restart. The system frees it in whatever way this process ends.
     _claim: UdpSocket,
 }
 
 impl Port {
-    /// One on which nobody listens. Somebody who does not ask here may still be faster.
+    /// A port on which no server listens. A process that does not use this function may still take
+    /// it.
     pub fn free() -> Port {
-        // Begins somewhere else in each process, so that they seldom meet.
+        // Each process starts at another port, so that they rarely collide.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let first = std::process::id().wrapping_mul(7919);
         let mut candidates =
@@ -42,7 +42,7 @@ impl Port {
         self.number
     }
 
-    /// It on the loopback interface.
+    /// The port on the loopback interface.
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.number).into()
     }

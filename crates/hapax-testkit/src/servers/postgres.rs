@@ -1,4 +1,4 @@
-//! A PostgreSQL cluster of one's own.
+//! A private PostgreSQL cluster.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -15,16 +15,16 @@ use super::process::{Process, User, run, signal, wait_until};
 use super::programs::{OLDEST, postgres_programs};
 use super::{skipped, template};
 
-/// A running cluster, with the superuser `postgres` whom it trusts. Everything is as durable as in
-/// production, because tests kill it.
+/// A running cluster, with the superuser `postgres`, who needs no password. Everything is as
+/// durable as in production, because tests kill it.
 ///
-/// Ended when dropped, and with the process.
+/// Ended when dropped, and when the process ends.
 pub struct Postgres {
-    // In this order: the server ends before its directory goes.
+    // In this order: the server ends before its directory is removed.
     process: Option<Process>,
     pub(super) programs: PathBuf,
     pub(super) user: User,
-    /// Where standbys go too.
+    /// Makes the directories of this cluster and of its standbys.
     pub(super) place: fn() -> Directory,
     directory: Directory,
     data: PathBuf,
@@ -32,30 +32,29 @@ pub struct Postgres {
     databases: AtomicU32,
 }
 
-/// What every cluster is set to, unless a test says otherwise.
+/// The settings of every cluster, unless a test overrides them.
 const SETTINGS: &[(&str, &str)] = &[
     ("fsync", "on"),
     ("synchronous_commit", "on"),
     ("shared_buffers", "64MB"),
     ("max_connections", "200"),
     ("max_wal_senders", "10"),
-    // For standbys that stay behind or come back.
+    // For standbys that fall behind or come back.
     ("wal_keep_size", "256MB"),
-    // In the cluster's own directory, so that one that is killed leaves nothing in the machine's
-    // memory.
+    // In the cluster's own directory, so that a killed server leaves no shared memory behind.
     ("dynamic_shared_memory_type", "mmap"),
     ("log_line_prefix", "%m [%p] %q%u@%d "),
 ];
 
 impl Postgres {
-    /// Starts one. `None`, after saying so, if PostgreSQL is not installed.
+    /// Starts one. Prints `SKIPPED` and returns `None` if PostgreSQL is not installed.
     ///
     /// Clusters are copies of one that is made once per machine and version, so they have the same
     /// system identifier. See [`made_anew`](Postgres::made_anew).
     ///
     /// # Panics
     ///
-    /// When it does not start, with its log.
+    /// If it does not start; the message has its log.
     pub fn start() -> Option<Postgres> {
         Postgres::with(&[])
     }
@@ -65,9 +64,9 @@ impl Postgres {
         Postgres::built(settings, Directory::new, template::copy)
     }
 
-    /// Starts one whose disk is memory, as are those of its standbys: a killed server finds there
-    /// what it would find on disk, only a machine would not, and it is back in a tenth of a second.
-    /// Not for measuring. On disk all the same if there is too little memory for it.
+    /// Starts one whose disk is memory, as are those of its standbys. A killed server finds the
+    /// same data there as on disk, though a restarted machine would not, and it restarts in a tenth
+    /// of a second. Not for measurements. Uses the disk if there is too little memory.
     pub fn in_memory(settings: &[(&str, &str)]) -> Option<Postgres> {
         let bounded = [
             &[("max_wal_size", "128MB"), ("wal_keep_size", "64MB")],
@@ -77,13 +76,13 @@ impl Postgres {
         Postgres::built(&bounded, Directory::in_memory, template::copy)
     }
 
-    /// Starts one that has a system identifier of its own. Takes a second longer.
+    /// Starts one with its own system identifier. Takes a second longer.
     pub fn made_anew() -> Option<Postgres> {
         Postgres::built(&[], Directory::new, template::make)
     }
 
-    /// One for all tests of this process: each should take a [`database`](Postgres::database) of
-    /// its own.
+    /// One cluster for all tests of this process. Each test should use its own
+    /// [`database`](Postgres::database).
     pub fn shared() -> Option<&'static Postgres> {
         static SHARED: OnceLock<Option<Postgres>> = OnceLock::new();
         let shared = SHARED
@@ -111,13 +110,13 @@ impl Postgres {
         Some(postgres)
     }
 
-    /// One that has no data yet.
+    /// A cluster without data.
     pub(super) fn empty(programs: PathBuf, place: fn() -> Directory) -> Postgres {
         let (user, directory) = (User::other_than_root(&["postgres", "nobody"]), place());
         let sockets = directory.path().join("sockets");
         std::fs::create_dir(&sockets).expect("a directory of our own");
         user.give(&sockets);
-        // The server makes its data directory here, or somebody makes it in its name.
+        // The server makes its data directory here, or a program that runs as its user does.
         user.give(directory.path());
         let data = directory.path().join("data");
         Postgres {
@@ -148,12 +147,12 @@ impl Postgres {
         format!("postgres://postgres@{}/{database}", self.address())
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.port.address()
     }
 
-    /// Where it listens, on the loopback interface.
+    /// The port it listens on, on the loopback interface.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
@@ -172,7 +171,7 @@ impl Postgres {
     ///
     /// # Panics
     ///
-    /// When it does not run.
+    /// If it does not run.
     pub fn pid(&self) -> u32 {
         self.process.as_ref().expect("it runs").id()
     }
@@ -187,15 +186,15 @@ impl Postgres {
         &self.programs
     }
 
-    /// Runs statements, each in a transaction of its own.
+    /// Runs statements, each in its own transaction.
     ///
     /// # Returns
     ///
-    /// What they return: a line per row, columns divided by `|`.
+    /// Their results: a line per row, columns separated by `|`.
     ///
     /// # Panics
     ///
-    /// When one fails.
+    /// If one fails.
     pub fn psql(&self, database: &str, sql: &str) -> String {
         self.try_psql(database, sql)
             .unwrap_or_else(|error| panic!("{error}\nin: {sql}"))
@@ -205,7 +204,7 @@ impl Postgres {
     ///
     /// # Errors
     ///
-    /// What psql said.
+    /// The message of psql.
     pub fn try_psql(&self, database: &str, sql: &str) -> Result<String, String> {
         let mut command = self.client("psql");
         command.args([
@@ -226,8 +225,8 @@ impl Postgres {
             .expect("psql starts");
         let mut input = psql.stdin.take().expect("piped");
         let output = thread::scope(|scope| {
-            // Beside the reading, since it may answer before it has read all. If it has ended
-            // early, that is told by how it ended.
+            // Writes while the output is read, since psql may answer before it has read everything.
+            // If it ends early, its exit status shows that.
             scope.spawn(move || input.write_all(sql.as_bytes()));
             psql.wait_with_output().expect("psql can be read")
         });
@@ -240,7 +239,7 @@ impl Postgres {
         }
     }
 
-    /// A client program of PostgreSQL that goes to this server as its superuser, whatever the
+    /// A PostgreSQL client program that connects to this server as its superuser, whatever the
     /// environment says.
     pub fn client(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
@@ -254,7 +253,7 @@ impl Postgres {
         command
     }
 
-    /// Changes a setting for good, without a restart.
+    /// Changes a setting permanently, without a restart.
     pub fn set(&self, name: &str, value: &str) {
         let value = value.replace('\'', "''");
         self.psql(
@@ -276,11 +275,11 @@ impl Postgres {
         self.psql("postgres", &sql).parse().expect("a count")
     }
 
-    /// Kills it where it stands (SIGKILL), postmaster and all, as the loss of the machine would.
-    /// Returns when nothing of it runs any more.
+    /// Kills all processes of the server (SIGKILL), as the loss of the machine would. Returns when
+    /// none of them runs.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // The postmaster first: it would take the death of a child for a crash, and recover.
+            // The postmaster first: it would treat the death of a child as a crash, and recover.
             process.kill();
         }
         let data = self.data().to_owned();
@@ -291,8 +290,8 @@ impl Postgres {
         });
     }
 
-    /// Shuts it down in order, without waiting for its clients. With a standby, when the standby
-    /// has everything.
+    /// Shuts it down in order, without waiting for its clients. With a standby, it waits until the
+    /// standby has everything.
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.signal("INT");
@@ -300,17 +299,18 @@ impl Postgres {
         }
     }
 
-    /// Starts it again where it was, after [`kill`](Postgres::kill) or [`stop`](Postgres::stop).
+    /// Starts it again with the same data and port, after [`kill`](Postgres::kill) or
+    /// [`stop`](Postgres::stop).
     ///
     /// # Panics
     ///
-    /// When it runs, or does not come up.
+    /// If it runs, or does not start.
     pub fn start_again(&mut self) {
         self.assert_stopped();
         assert!(self.comes_up(), "PostgreSQL does not start: {}", self.log());
     }
 
-    /// Starts it for the first time, on another port if somebody took the first.
+    /// Starts it for the first time, on another port if the first one is in use.
     pub(super) fn launch(&mut self) {
         for _ in 0..PORTS_MAX {
             if self.comes_up() {
@@ -336,7 +336,7 @@ impl Postgres {
             format!("unix_socket_directories={}", self.sockets().display()),
         );
         let port = format!("port={}", self.port());
-        // Here and not in the file, which a standby gets a copy of.
+        // On the command line and not in the configuration file, which is copied to standbys.
         let own = [
             "-c",
             "listen_addresses=127.0.0.1",
@@ -348,7 +348,7 @@ impl Postgres {
         ]
         .map(OsStr::new);
         let arguments = [own.as_slice(), &[data.as_os_str()]].concat();
-        // Told to quit it ends at once and in order, and takes its children along.
+        // On SIGQUIT it ends at once, together with its children.
         let mut process = Process::start(
             &self.programs.join("postgres"),
             &arguments,
@@ -380,7 +380,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // In no order: its data is about to go, and a shutdown can take seconds.
+        // Not an orderly shutdown, which can take seconds: its data is about to be removed.
         self.kill();
         remove_shared_memory(&self.data);
     }
@@ -390,7 +390,7 @@ fn missing() -> String {
     format!("there is no PostgreSQL {OLDEST} or newer here (Debian: apt-get install postgresql)")
 }
 
-/// What the environment says about another server is not meant for ours.
+/// Variables in the environment that are meant for another server must not apply to this one.
 pub(super) fn without_pg_variables(command: &mut Command) {
     for (name, _) in
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG"))
@@ -399,8 +399,8 @@ pub(super) fn without_pg_variables(command: &mut Command) {
     }
 }
 
-/// Whether the postmaster with this id has said that it takes connections. By its file, since on
-/// its port somebody else may listen.
+/// Whether the postmaster with this id accepts connections, according to its pid file: another
+/// process may listen on its port.
 fn is_ready(data: &Path, id: u32) -> bool {
     let Ok(file) = std::fs::read_to_string(data.join("postmaster.pid")) else {
         return false;
@@ -410,8 +410,8 @@ fn is_ready(data: &Path, id: u32) -> bool {
         && lines.last().is_some_and(|status| status.trim() == "ready")
 }
 
-/// What a killed server leaves behind, and its next start would remove. Its number is the last on
-/// the line before the status.
+/// Removes the shared memory that a killed server leaves behind, which its next start would remove.
+/// Its number is the last one on the line before the status.
 fn remove_shared_memory(data: &Path) {
     let file = std::fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
     if let Some(number) = file
@@ -423,9 +423,10 @@ fn remove_shared_memory(data: &Path) {
     }
 }
 
-/// The processes at home in this directory: every process of a server is in its data directory.
+/// The processes whose working directory is this one: every process of a server works in its data
+/// directory.
 fn working_in(data: &Path) -> Vec<u32> {
-    // If it is not there, nobody is in it.
+    // If the directory does not exist, no process is in it.
     let Ok(data) = data.canonicalize() else {
         return Vec::new();
     };

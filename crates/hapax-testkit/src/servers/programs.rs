@@ -1,8 +1,8 @@
-//! Where the servers' programs are.
+//! Finds the programs of servers.
 
 use std::path::PathBuf;
 
-/// A program by its name: on the path, or where a system keeps what only its administrator runs.
+/// Finds a program by name: on the path, or in the directories for administrators.
 pub(super) fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path)
@@ -12,8 +12,8 @@ pub(super) fn program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// The directory of the newest PostgreSQL that is new enough. Debian keeps the programs of a server
-/// off the path.
+/// The directory of the newest supported PostgreSQL. Debian keeps the programs of a server off the
+/// path.
 pub(super) fn postgres_programs() -> Option<PathBuf> {
     let debian = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
@@ -35,7 +35,7 @@ pub(super) fn postgres_programs() -> Option<PathBuf> {
         .or_else(on_the_path)
 }
 
-/// The first version of PostgreSQL that Hapax works with.
+/// The oldest version of PostgreSQL that Hapax supports.
 pub(super) const OLDEST: u32 = 14;
 
 fn on_the_path() -> Option<PathBuf> {
@@ -49,7 +49,7 @@ fn on_the_path() -> Option<PathBuf> {
     (major >= OLDEST).then_some(programs)
 }
 
-/// Such as `15.20`.
+/// The version, such as `15.20`.
 pub(super) fn postgres_version(programs: &std::path::Path) -> Option<String> {
     let output = std::process::Command::new(programs.join("postgres"))
         .arg("--version")

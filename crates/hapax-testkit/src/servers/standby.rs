@@ -1,4 +1,4 @@
-//! Standbys of a cluster, and what becomes of them when the primary is lost.
+//! Standbys of a cluster, and failover to them.
 
 use std::process::Command;
 
@@ -6,11 +6,11 @@ use super::Postgres;
 use super::postgres::without_pg_variables;
 use super::process::{run, wait_until};
 
-/// What a primary waits for before it says that something is committed.
+/// The setting that names the standbys a primary waits for before it reports a commit.
 const WAITED_FOR: &str = "synchronous_standby_names";
 
 impl Postgres {
-    /// Starts a standby, without which from then on nothing is committed here. Returns when it has
+    /// Starts a standby. From then on, commits on this server wait for it. Returns when it has
     /// caught up.
     ///
     /// If the standby ends, commits wait until it is back or [`alone`](Postgres::alone) is called,
@@ -23,14 +23,14 @@ impl Postgres {
         standby
     }
 
-    /// Makes a standby the primary. Returns when it takes writes.
+    /// Makes a standby the primary. Returns when it accepts writes.
     ///
-    /// What it replaces is not told. Whatever waits there for this standby to confirm a commit
-    /// waits in vain, so nothing is confirmed twice.
+    /// The old primary is not told. Commits that wait there for this standby are never confirmed,
+    /// so nothing is confirmed twice.
     ///
     /// # Panics
     ///
-    /// When it is no standby.
+    /// If it is not a standby.
     pub fn promote(&mut self) {
         assert_eq!(
             self.psql("postgres", "SELECT pg_promote(wait_seconds => 60)"),
@@ -46,11 +46,11 @@ impl Postgres {
     }
 
     /// Turns an old primary that was killed or stopped into a synchronous standby of the new one,
-    /// where it was. What it alone had is lost.
+    /// in the same place. Its own unreplicated changes are lost.
     ///
     /// # Panics
     ///
-    /// When it runs.
+    /// If it runs.
     pub fn follow(&mut self, primary: &Postgres) {
         self.assert_stopped();
         std::fs::remove_dir_all(self.data()).expect("a stopped server can be removed");
@@ -59,7 +59,7 @@ impl Postgres {
         self.join(primary);
     }
 
-    /// Waits for no standby any more.
+    /// Stops waiting for standbys.
     pub fn alone(&self) {
         self.set(WAITED_FOR, "");
     }
@@ -86,7 +86,7 @@ impl Postgres {
         self.wait_for_nobody();
     }
 
-    /// Once promoted it must not wait for the standby that its primary waited for, which may be
+    /// Once promoted, it must not wait for the standby that its primary waited for, which may be
     /// itself.
     fn wait_for_nobody(&self) {
         let path = self.data().join("postgresql.auto.conf");
@@ -107,7 +107,8 @@ impl Postgres {
             );
             primary.psql("postgres", &sql)
         };
-        // Not before it streams: the very statement that says so would wait for it.
+        // Only once it streams: otherwise the statement that changes the setting would itself wait
+        // for the standby.
         wait_until("the standby streams", || !state("state").is_empty());
         primary.set(WAITED_FOR, &format!("FIRST 1 ({name})"));
         wait_until("the standby is waited for", || {

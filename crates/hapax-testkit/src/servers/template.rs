@@ -1,5 +1,5 @@
-//! The cluster that the others are copies of, because making one takes a second or two and copying
-//! one a tenth of it.
+//! The template cluster, which other clusters are copies of: making a cluster takes a second or
+//! two, copying one a tenth of that.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -22,12 +22,12 @@ pub(super) fn make(programs: &Path, user: User, data: &Path) {
             "--pgdata",
         ])
         .arg(data);
-    // From wherever we are its user may not be allowed to look.
+    // Its user may not have access to the current directory.
     initdb.current_dir("/");
     run(&mut initdb).unwrap_or_else(|error| panic!("no cluster can be made: {error}"));
 }
 
-/// Copies the template, which is made by whoever needs it first.
+/// Copies the template, which is made on first use.
 pub(super) fn copy(programs: &Path, user: User, data: &Path) {
     let template = place(programs, user);
     if !is_there(&template, user) {
@@ -45,7 +45,7 @@ fn place(programs: &Path, user: User) -> PathBuf {
     std::env::temp_dir().join(format!("hapax-postgres-{version}-{}", user.id()))
 }
 
-/// Not one that somebody else has put there.
+/// Whether the template exists and belongs to the expected user.
 fn is_there(template: &Path, user: User) -> bool {
     std::fs::symlink_metadata(template)
         .is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == user.id())
@@ -56,8 +56,8 @@ fn make_template(programs: &Path, user: User, template: &Path) {
     user.give(directory.path());
     let data = directory.path().join("data");
     make(programs, user, &data);
-    // Whole or not at all. Whoever comes second finds that it cannot be replaced, and takes the one
-    // that is there.
+    // The rename is atomic. If another process was faster, the rename fails and its template is
+    // used.
     let moved = std::fs::rename(&data, template);
     assert!(
         is_there(template, user),

@@ -1,4 +1,4 @@
-//! The suite convicts: stores with a known bug each fail the case that is about it.
+//! Tests the contract suite: each store with a known bug fails the case for that bug.
 
 mod planted;
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hapax_contract::{Bench, CASES, ManualClock};
 use planted::{Bug, Planted};
 
-/// Every bug, and a case that must notice it.
+/// Every bug, and a case that must detect it.
 const CHARGES: &[(Bug, &str)] = &[
     (
         Bug::AbsentIsNotAsked,
@@ -234,7 +234,7 @@ async fn convictions(bug: Bug) -> Vec<&'static str> {
     for case in CASES {
         let clock = ManualClock::new();
         let bench = Bench::by_hand(Arc::new(Planted::new(bug, clock.clone())), clock);
-        // A task, so that its panic is a value here.
+        // Runs as a task, so that its panic becomes a value.
         if tokio::spawn((case.run)(bench)).await.is_err() {
             convicting.push(case.name);
         }

@@ -1,7 +1,7 @@
 //! diesel-async 0.9, on Postgres.
 //!
-//! diesel commits at the end of a closure, so that one joins inside it. If the closure's end is
-//! lost on its way, the layer finds out what became of it.
+//! diesel commits at the end of a closure, so the handler joins inside the closure. If the reply to
+//! the commit is lost, the layer asks the store what became of it.
 //!
 //! ```no_run
 //! use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl};
@@ -18,7 +18,7 @@
 //! }
 //! ```
 //!
-//! A transaction that was begun by hand can be finished, by the connection that has it:
+//! A transaction begun by hand can be finished through its connection:
 //!
 //! ```no_run
 //! # use diesel_async::{AsyncPgConnection, RunQueryDsl};
@@ -33,8 +33,8 @@
 //! # }
 //! ```
 //!
-//! Whoever begins by hand rolls back by hand: what was begun and neither finished nor rolled back
-//! stays open until the connection is dropped.
+//! A transaction begun by hand must also be rolled back by hand: until it is finished or rolled
+//! back, it stays open as long as the connection does.
 
 use diesel::deserialize::{self, FromSql, QueryableByName};
 use diesel::pg::Pg;
@@ -56,7 +56,7 @@ impl Session for AsyncPgConnection {
     fn depth(&mut self) -> Option<usize> {
         let depth =
             AnsiTransactionManager::transaction_manager_status_mut(self).transaction_depth();
-        // One that is broken says so itself when it is used.
+        // A broken connection reports its error on the next statement.
         depth
             .ok()
             .map(|depth| depth.map_or(0, |depth| depth.get() as usize))
@@ -74,7 +74,7 @@ impl Session for AsyncPgConnection {
         Ok(rows.into_iter().next().map(|now| now.0))
     }
 
-    /// diesel does not hand the code on, only what is said with it.
+    /// diesel does not expose the SQLSTATE, so it is recognised by the message.
     fn code(error: &Error) -> Option<String> {
         let Error::DatabaseError(_, said) = error else {
             return None;
@@ -113,7 +113,7 @@ impl super::Transaction for &mut AsyncPgConnection {
     }
 }
 
-/// The number in the first column, whatever its name.
+/// The number in the first column, whatever the column's name.
 struct Now(i64);
 
 impl QueryableByName<Pg> for Now {

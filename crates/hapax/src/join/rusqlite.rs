@@ -1,4 +1,4 @@
-//! rusqlite, in a file of the user's own.
+//! rusqlite, in the user's own file.
 //!
 //! ```no_run
 //! use hapax::Operation;
@@ -15,8 +15,8 @@
 //! }
 //! ```
 //!
-//! Begin as `Immediate`: a transaction that reads before it writes is refused if somebody else
-//! wrote in between.
+//! Begin as `Immediate`: SQLite refuses a transaction that reads before it writes if another
+//! connection wrote in between.
 
 use hapax_core::store::{Dialect, Statement, Value};
 use rusqlite::{Error, ErrorCode, ToSql, Transaction, params_from_iter};
@@ -30,7 +30,7 @@ impl Session for Transaction<'_> {
         Dialect::Sqlite
     }
 
-    /// A transaction that SQLite has taken back is none any more.
+    /// Zero after SQLite has rolled the transaction back by itself.
     fn depth(&mut self) -> Option<usize> {
         Some(usize::from(!self.is_autocommit()))
     }
@@ -58,8 +58,8 @@ impl super::Transaction for Transaction<'_> {
         self.commit()
     }
 
-    /// Nothing of it was written, or no reader would find it. After any other failure the disk may
-    /// have it all the same.
+    /// After these errors nothing was written that a reader could find. After any other error the
+    /// commit may be on disk.
     fn is_rolled_back(error: &Error) -> bool {
         matches!(
             error.sqlite_error_code(),

@@ -12,9 +12,10 @@
 //! }
 //! ```
 //!
-//! sea-orm does not tell a transaction within another from the outermost one. Finish the outermost:
-//! the end of one within commits nothing, and what counts is what the store has when the handler
-//! returns. So a finish by sea-orm costs one round trip more than by the others.
+//! sea-orm does not distinguish a nested transaction from the outermost one. Finish the outermost:
+//! ending a nested one commits nothing, and only what the store has when the handler returns
+//! counts. The layer checks that, so finishing through sea-orm costs one round trip more than
+//! through the other drivers.
 
 use hapax_core::store::{Dialect, Statement, Value};
 use sea_orm::sqlx::postgres::{PgDatabaseError, PgSeverity};
@@ -28,7 +29,7 @@ impl Session for DatabaseTransaction {
     fn dialect(&self) -> Dialect {
         match self.get_database_backend() {
             DbBackend::Sqlite => Dialect::Sqlite,
-            // Whatever else it is does not know our statement, and says so.
+            // Another database does not know our statement, and reports an error.
             _ => Dialect::Postgres,
         }
     }
@@ -69,7 +70,7 @@ impl super::Transaction for DatabaseTransaction {
     }
 }
 
-/// What the driver below said.
+/// The error of the driver below sea-orm.
 fn cause(error: &DbErr) -> Option<&sea_orm::SqlxError> {
     match error {
         DbErr::Conn(RuntimeErr::SqlxError(error))

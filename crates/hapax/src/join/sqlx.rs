@@ -12,9 +12,9 @@
 //! }
 //! ```
 //!
-//! Where something else commits, `op.join(&mut *tx, answer)` only joins. In SQLite begin with
-//! `pool.begin_with("BEGIN IMMEDIATE")`: a transaction that reads before it writes is refused if
-//! somebody else wrote in between.
+//! Where other code commits, `op.join(&mut *tx, answer)` only joins. In SQLite begin with
+//! `pool.begin_with("BEGIN IMMEDIATE")`: SQLite refuses a transaction that reads before it writes
+//! if another connection wrote in between.
 
 use hapax_core::store::{Dialect, Statement, Value};
 use sqlx::{Connection, Database, Error, Transaction};
@@ -22,7 +22,7 @@ use sqlx_core::transaction::TransactionManager;
 
 use super::Session;
 
-/// What differs between the databases of sqlx.
+/// The differences between the databases of sqlx.
 trait Known: Connection {
     const DIALECT: Dialect;
 
@@ -30,7 +30,7 @@ trait Known: Connection {
 
     fn code(error: &Error) -> Option<String>;
 
-    /// Whether the database said so itself, and lives on.
+    /// Whether the database itself reported the error, and is still running.
     fn is_rolled_back(error: &Error) -> bool;
 }
 
@@ -138,7 +138,7 @@ mod sqlite {
 
     use super::*;
 
-    /// SQLite's own numbers for a file that is busy and a constraint that is not met.
+    /// SQLite's result codes for a busy file and a violated constraint.
     const BUSY: i32 = 5;
     const CONSTRAINT: i32 = 19;
 
@@ -168,21 +168,21 @@ mod sqlite {
                 .map(|error| error.message().to_owned())
         }
 
-        /// Nothing of it was written. After any other failure the disk may have it all the same.
+        /// After these errors nothing was written. After any other error the commit may be on disk.
         fn is_rolled_back(error: &Error) -> bool {
             let code = error
                 .as_database_error()
                 .and_then(|error| error.code()?.parse::<i32>().ok());
-            // The lower byte, as the others say more about the same.
+            // The lower byte is the primary result code; the other bytes only refine it.
             code.is_some_and(|code| matches!(code & 0xff, BUSY | CONSTRAINT))
         }
     }
 
-    /// What is refused takes the whole transaction back, and sqlx does not hear of it: its own
-    /// rollback would fail, and it would take the connection to be in a transaction for ever. So it
-    /// finds as many to end as it counts, all empty.
+    /// A refused statement rolls the whole transaction back, and sqlx does not notice: its own
+    /// rollback would fail, and it would consider the connection inside a transaction for ever. So
+    /// this opens as many empty transactions as sqlx counts, for sqlx to end.
     async fn begin_again(connection: &mut SqliteConnection) {
-        // Fails where the transaction is still there.
+        // Fails while the transaction is still open.
         if connection.execute("BEGIN").await.is_ok() {
             for number in 1..depth(connection) {
                 let savepoint = AssertSqlSafe(format!("SAVEPOINT _sqlx_savepoint_{number}"));

@@ -39,8 +39,8 @@ impl Session for Transaction<'_> {
     }
 }
 
-/// Commits the transaction itself, also where this is one within another: what has finished is
-/// there.
+/// Commits the whole transaction with `COMMIT`, even where this is a nested one: after a finish
+/// everything is committed.
 impl super::Transaction for Transaction<'_> {
     async fn commit(self) -> Result<(), Error> {
         let committed = self.client().batch_execute(COMMIT).await;
@@ -63,13 +63,13 @@ impl super::Transaction for Transaction<'_> {
 
 const COMMIT: &str = "COMMIT";
 
-/// Both at once: one round trip. If the statement fails, the commit finds a transaction that has
-/// failed, and rolls it back.
+/// Sends the statement and the commit together, in one round trip. If the statement fails, the
+/// commit finds a failed transaction and rolls it back.
 async fn run_and_commit(
     client: &Client,
     statement: &Statement,
 ) -> (Result<Option<i64>, Error>, Result<(), Error>) {
-    // Polled in this order, and sent when first polled.
+    // The futures are polled in this order, and each sends its message when first polled.
     tokio::join!(biased; run(client, statement), client.batch_execute(COMMIT))
 }
 
@@ -85,15 +85,15 @@ fn judge(ran: Result<Option<i64>, Error>, committed: Result<(), Error>) -> Commi
     }
 }
 
-/// Keeps the driver from rolling back what has ended, which would be one more message and a warning
-/// in the server's log.
+/// Keeps the driver from rolling back a transaction that has ended, which would cost one more
+/// message and a warning in the server's log.
 fn ended(transaction: Transaction<'_>, committed: &Result<(), Error>) {
     if committed.is_ok() {
         std::mem::forget(transaction);
     }
 }
 
-/// With its types given, so that it needs no preparing.
+/// Runs the statement with its parameter types given, so that it needs no preparing.
 async fn run(client: &Client, statement: &Statement) -> Result<Option<i64>, Error> {
     let values: Vec<_> = statement
         .values
@@ -122,10 +122,10 @@ fn now(row: Option<Row>) -> Result<Option<i64>, Error> {
     row.map(|row| row.try_get(0)).transpose()
 }
 
-/// An effect that is one statement, prepared together with its record: one round trip for both,
-/// without `BEGIN` and `COMMIT`. For answers that are known before the effect is there. Prepared
-/// statements need a connection of their own, or a pooler that knows them (PgBouncer from 1.21 on,
-/// with `max_prepared_statements`).
+/// An effect of one statement, prepared together with the completion of its record: one round trip
+/// for both, without `BEGIN` and `COMMIT`. The answer must be known before the effect takes place.
+/// Prepared statements need a direct connection, or a pooler that supports them (PgBouncer from
+/// 1.21 on, with `max_prepared_statements`).
 ///
 /// ```no_run
 /// # use hapax::Operation;
@@ -143,21 +143,22 @@ fn now(row: Option<Row>) -> Result<Option<i64>, Error> {
 pub struct Effect(tokio_postgres::Statement);
 
 impl Effect {
-    /// Prepares an `INSERT`, `UPDATE` or `DELETE` on this connection: without `RETURNING`, as
-    /// nobody would read what it returns.
+    /// Prepares an `INSERT`, `UPDATE` or `DELETE` on this connection. It must have no `RETURNING`,
+    /// because the rows would not be read.
     ///
     /// # Errors
     ///
-    /// When it is another kind of statement, when the database is no store, and when the driver
-    /// fails.
+    /// When `sql` is another kind of statement, when the database is not a store, and when the
+    /// driver fails.
     pub async fn prepare(client: &Client, sql: &str) -> Result<Effect, Error> {
-        // By itself first, for the number and types of its values.
+        // First prepared by itself, to learn the number and types of its parameters.
         let alone = client.prepare(sql).await?;
         let places: Vec<_> = (1..=ENDING.len())
             .map(|place| format!("${}", alone.params().len() + place))
             .collect();
-        // A query in its place would be left out if nobody read from it; behind one, `RETURNING` is
-        // an error. It is counted so that the record is locked after everything else.
+        // Postgres would skip a plain query here if nothing read from it. The appended `RETURNING`
+        // makes a query a syntax error. The outer query counts the rows so that the record is
+        // locked after everything else.
         let sql = format!(
             "WITH effect AS ({sql}\nRETURNING 1) SELECT hapax.join({}) FROM (SELECT count(*) FROM effect) AS done",
             places.join(", ")
@@ -166,11 +167,11 @@ impl Effect {
         client.prepare_typed(&sql, &types).await.map(Effect)
     }
 
-    /// Has the effect with these values and completes the record, or does neither:
+    /// Runs the effect with these values and completes the record, or does neither:
     /// [`Operation::finish`] for a transaction of one statement.
     ///
-    /// On the connection it was prepared on. No transaction may have been begun there by hand: then
-    /// everything would commit with that, and not when this says so.
+    /// Use the connection on which it was prepared. No transaction may have been begun there by
+    /// hand: both would commit with that transaction, and not when this returns.
     ///
     /// # Errors
     ///
@@ -201,7 +202,7 @@ impl fmt::Debug for Effect {
     }
 }
 
-/// What `hapax.join` takes.
+/// The parameter types of `hapax.join`.
 const ENDING: [Type; 7] = [
     Type::BYTEA,
     Type::INT8,
@@ -212,8 +213,8 @@ const ENDING: [Type; 7] = [
     Type::BYTEA,
 ];
 
-/// A transaction that is one statement. Nobody else gets hold of it: to [join](Operation::join)
-/// would be to commit.
+/// A transaction of one statement. It stays private, because to [join](Operation::join) in it would
+/// be to commit.
 struct Whole<'a> {
     effect: &'a Effect,
     client: &'a Client,
@@ -243,7 +244,7 @@ impl Session for Whole<'_> {
 }
 
 impl super::Transaction for Whole<'_> {
-    /// It has, by itself.
+    /// The statement has committed by itself.
     async fn commit(self) -> Result<(), Error> {
         Ok(())
     }

@@ -1,5 +1,4 @@
-//! Bodies: streamed through where nothing is guarded, held in memory or in a file where something
-//! is.
+//! Bodies: streamed through for unguarded requests, held in memory or in a file for guarded ones.
 
 use std::fs::File;
 use std::io;
@@ -34,9 +33,9 @@ enum Kind {
         first: Option<Bytes>,
         rest: UnsyncBoxBody<Bytes, BoxError>,
     },
-    /// One after the other; the first has no trailers.
+    /// Two bodies in sequence. The first must have no trailers.
     Joined(Box<[Body; 2]>),
-    /// Breaks off here.
+    /// Ends with this error.
     Broken(Option<BoxError>),
 }
 
@@ -58,7 +57,7 @@ impl Body {
         })
     }
 
-    /// Whether all of it is in memory, so that nothing more can go wrong with it.
+    /// Whether the whole body is in memory, so that reading it cannot fail.
     pub fn is_in_memory(&self) -> bool {
         matches!(self.0, Kind::Whole { .. })
     }
@@ -70,7 +69,7 @@ impl Body {
         })
     }
 
-    /// What was read into a file, from its beginning.
+    /// A body that was written to a file, read from its beginning.
     pub(super) fn spilled(file: Arc<SpillFile>, len: u64, trailers: Option<HeaderMap>) -> Self {
         Body(Kind::Spilled(Spilled {
             file,
@@ -81,12 +80,12 @@ impl Body {
         }))
     }
 
-    /// A body that breaks off.
+    /// A body that ends with an error.
     pub(super) fn broken(error: BoxError) -> Self {
         Body(Kind::Broken(Some(error)))
     }
 
-    /// This body without its trailers, then that one.
+    /// This body, which must have no trailers, followed by `next`.
     pub(super) fn then(self, next: Body) -> Self {
         if http_body::Body::is_end_stream(&self) {
             next
@@ -95,7 +94,7 @@ impl Body {
         }
     }
 
-    /// Bytes that were read already, then the rest as it comes.
+    /// Bytes that were already read, followed by the rest of the stream.
     pub(super) fn chained<B>(first: Bytes, rest: B) -> Self
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -170,7 +169,7 @@ impl http_body::Body for Body {
 
 fn sum(one: &SizeHint, other: &SizeHint) -> SizeHint {
     let mut hint = SizeHint::new();
-    // The upper bound first: the lower may not pass it, not even for a moment.
+    // Set the upper bound first: the lower bound must never exceed it.
     if let (Some(one), Some(other)) = (one.upper(), other.upper()) {
         hint.set_upper(one + other);
     }

@@ -1,5 +1,5 @@
-//! Request bodies of guarded requests: read whole, in memory or into a file, with everything that
-//! has to be known of them.
+//! Request bodies of guarded requests: read whole, into memory or a file, with their fingerprint
+//! and the values the policy looks for.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -23,8 +23,8 @@ use crate::Peer;
 use crate::budget::{BodyBudget, Full, Place, Reservation, Reserved};
 use crate::once::{Fingerprinting, Request};
 
-/// Once a body goes to a file, this much of it is in memory at a time: while it is written, and
-/// while it is read back.
+/// The bytes of a spilled body that are in memory at a time: while it is written, and while it is
+/// read back.
 const SPILL_PIECE_BYTES: usize = 64 << 10;
 
 /// A request body that has been read whole, and can be read again.
@@ -47,14 +47,14 @@ enum Content {
 pub(super) struct Stopped {
     pub(super) rejection: Rejection,
     buffer: BodyBuffer,
-    /// What was read and found no place.
+    /// Data that was read but could not be buffered.
     last: Bytes,
-    /// What it broke off with.
+    /// The error of the request body, if that is why reading stopped.
     error: Option<BoxError>,
 }
 
 impl Stopped {
-    /// The body as it came: what was read of it, then the rest, or where it broke off.
+    /// The body as the client sent it: the buffered part, then the rest or the error.
     pub(super) fn resume<B>(self, rest: B) -> Body
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -72,8 +72,8 @@ impl Stopped {
 }
 
 impl Buffered {
-    /// Reads a body within the policy's limits and the budget. It is fingerprinted on the way, and
-    /// the values at `pointers` are found.
+    /// Reads a body within the policy's limits and the budget. Computes its fingerprint and finds
+    /// the values at `pointers` on the way.
     pub(super) async fn read<B>(
         parts: &Parts,
         scope: Arc<Scope>,
@@ -139,8 +139,8 @@ impl Buffered {
                 return stop(no_room(&error), buffer, data, None);
             }
         }
-        // HTTP libraries may end a body that broke off as if it were whole; its declared length
-        // tells.
+        // HTTP libraries may end a truncated body as if it were complete; the declared length
+        // reveals it.
         let is_cut_off =
             declared_length(&parts.headers).is_some_and(|length| length != buffer.len());
         if is_cut_off {
@@ -171,8 +171,8 @@ impl Buffered {
         self.body_with(self.trailers.clone())
     }
 
-    /// The body of a guarded request. Its trailers stay behind: they are no part of its fingerprint
-    /// and say nothing of who is asking, so that two requests that differ in them are one.
+    /// The body of a guarded request, without its trailers: they are not part of the fingerprint
+    /// and do not identify the caller, so two requests that differ only in trailers are the same.
     pub(super) fn guarded_body(&self) -> Body {
         self.body_with(None)
     }
@@ -184,7 +184,7 @@ impl Buffered {
         }
     }
 
-    /// What was found in it; `None` if nothing was looked for.
+    /// The values found in the body; `None` if the policy looks for none.
     pub(super) fn found(&self) -> Option<&Found> {
         self.found.as_ref()
     }
@@ -196,7 +196,7 @@ impl Request for Buffered {
             if *policy == self.fingerprint.policy {
                 return Ok(self.fingerprint.clone());
             }
-            // The record was made under another policy: read the body again.
+            // The record was made under another fingerprint policy: read the body again.
             let mut fingerprinter = Fingerprinter::new(
                 policy,
                 &request_head(&self.scope, &self.target, &self.headers),
@@ -224,7 +224,7 @@ fn request_head<'a>(scope: &'a Scope, target: &'a str, headers: &'a HeaderMap) -
     }
 }
 
-/// How long the body is, as the head says. One that says it twice was judged by the HTTP library.
+/// The declared `Content-Length`. The HTTP library has already judged requests with several.
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
@@ -234,14 +234,15 @@ fn declared_length(headers: &HeaderMap) -> Option<u64> {
 enum NoRoom {
     #[error(transparent)]
     Full(#[from] Full),
-    /// The spill directory cannot take it: it is full, or not there.
+    /// The spill directory is full or missing.
     #[error("{0}")]
     Spill(#[from] io::Error),
 }
 
 fn no_room(error: &NoRoom) -> Rejection {
     match error {
-        // Counted as a rejection. A line each would let a flood of requests fill the log.
+        // Not logged as a warning, so that a flood of requests cannot fill the log: rejections are
+        // counted.
         NoRoom::Full(full) => tracing::debug!(%full, "a request body was refused"),
         NoRoom::Spill(error) => {
             tracing::error!(%error, "a request body could not be written to the spill directory");
@@ -250,19 +251,18 @@ fn no_room(error: &NoRoom) -> Rejection {
     Rejection::BufferFull
 }
 
-/// Collects a body: in memory while it is small, else in a file that has no name and goes when it
-/// is closed.
+/// Collects a body: in memory while it is small, else in an unnamed file that disappears when it is
+/// closed.
 struct BodyBuffer {
     memory: BytesMut,
-    /// A body up to this size stays in memory.
+    /// The largest body that stays in memory.
     memory_max: usize,
-    /// The largest body that can be held: the policy's limit, or less if the budget could never
-    /// hold that.
+    /// The largest body that can be held: the policy's limit, or the budget's if that is lower.
     bytes_max: u64,
-    /// What may be in memory of a body that goes to a file.
+    /// The bytes of a spilled body that may be in memory.
     piece_max: usize,
     file: Option<Arc<SpillFile>>,
-    /// What is in the file.
+    /// The number of bytes in the file.
     spilled: u64,
     reservation: Arc<Reservation>,
 }
@@ -307,8 +307,8 @@ impl BodyBuffer {
             || self.reservation.reserved(Place::Disk) > 0
     }
 
-    /// Takes the next part of the body. After an error that part is not held, and everything before
-    /// it is.
+    /// Takes the next part of the body. On an error that part is not held, but everything before it
+    /// is.
     async fn add(&mut self, data: &Bytes) -> Result<(), NoRoom> {
         let len = self.len() + data.len() as u64;
         if !self.is_on_disk(len) {
@@ -326,7 +326,7 @@ impl BodyBuffer {
         Ok(())
     }
 
-    /// Reserves what is allocated: twice as much each time, where no length was declared.
+    /// Reserves what is allocated. Without a declared length, the allocation doubles each time.
     fn add_in_memory(&mut self, data: &Bytes) -> Result<(), Full> {
         let needed = self.memory.len() + data.len();
         let reserved =
@@ -344,7 +344,7 @@ impl BodyBuffer {
         Ok(())
     }
 
-    /// Writes what is in memory to the file. After an error it is still in memory.
+    /// Writes the buffered bytes to the file. On an error they stay in memory.
     async fn flush(&mut self) -> io::Result<()> {
         let piece = std::mem::take(&mut self.memory).freeze();
         if let Err(error) = self.write(piece.clone()).await {
@@ -360,7 +360,7 @@ impl BodyBuffer {
     async fn write(&mut self, piece: Bytes) -> io::Result<()> {
         let file = self.file.clone();
         let (at, len) = (self.spilled, piece.len() as u64);
-        // Whoever hangs up meanwhile does not stop this: it holds the reservation until it is done.
+        // If the client hangs up, this write continues, and holds the reservation until it is done.
         let reservation = self.reservation.clone();
         let writing = tokio::task::spawn_blocking(move || {
             let file = match file {
@@ -393,12 +393,12 @@ impl BodyBuffer {
                 file,
                 len: self.spilled,
             }),
-            // A long body was declared, and nothing came.
+            // A long body was declared, but no data came.
             None => Ok(Content::Memory(Bytes::new())),
         }
     }
 
-    /// What was collected so far.
+    /// The part of the body collected so far.
     fn into_body(self) -> Body {
         let spilled = self
             .file
@@ -411,7 +411,7 @@ impl BodyBuffer {
         }
     }
 
-    /// What is in memory. It holds its reservation for as long as any copy of it is there.
+    /// The bytes in memory. They hold the reservation until their last copy is dropped.
     fn into_bytes(self) -> Bytes {
         if self.memory.is_empty() {
             return Bytes::new();

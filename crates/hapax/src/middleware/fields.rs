@@ -1,7 +1,7 @@
-//! The header fields that need care, in one place: those of the contract, those of one connection,
-//! and those that a client must not be able to add, remove or imitate.
+//! The header fields that need care: those of the contract, those of one connection, and those that
+//! a client must not be able to add, remove or imitate.
 //!
-//! The layer, the gateway and its configuration all judge fields by these lists.
+//! The layer, the gateway and the gateway's configuration all use these lists.
 
 use http::HeaderName;
 use http::header::{
@@ -26,7 +26,7 @@ pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-aft
 pub(crate) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 pub(crate) const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 
-/// The credentials that every HTTP client and server knows.
+/// The credentials of HTTP itself.
 pub const CREDENTIALS: [HeaderName; 2] = [AUTHORIZATION, COOKIE];
 
 /// The fields of one connection (RFC 9110 section 7.6.1), besides those that `Connection` names.
@@ -44,8 +44,7 @@ pub const HOP_BY_HOP: [HeaderName; 11] = [
     HeaderName::from_static("http2-settings"),
 ];
 
-/// Fields by which callers are known or told apart, by which a body is framed or read, or which say
-/// where a request comes from.
+/// Fields that identify callers, frame or encode a body, or state where a request comes from.
 const PROTECTED: [&str; 9] = [
     "authorization",
     "cookie",
@@ -65,45 +64,45 @@ const PROTECTED_PREFIXES: [&str; 5] = [
     "x-forwarded-",
 ];
 
-/// Whether a field belongs to one connection, so that no proxy passes it on.
+/// Whether a field belongs to one connection, so that a proxy does not forward it.
 pub fn is_hop_by_hop(name: &str) -> bool {
     HOP_BY_HOP.iter().any(|known| known == name)
 }
 
 /// Whether a field must come from the head of a request and reach the service. If a client could
-/// have it removed on the way, or add it after everybody has judged the head, the gateway and the
-/// service would act on different requests. `name` is in lower case.
+/// have it removed on the way, or add it after the head was checked, the gateway and the service
+/// would act on different requests. `name` is in lower case.
 pub fn is_protected(name: &str) -> bool {
     PROTECTED.contains(&name) || starts_with_one(name, &PROTECTED_PREFIXES)
 }
 
-/// Whether a field carries keys, or says something about them.
+/// Whether a field carries keys, or information about them.
 pub fn is_keys(name: &HeaderName) -> bool {
     starts_with_one(name.as_str(), &["idempotency-", "idempotent-"])
 }
 
-/// Whether the gateway itself sets this field of a request, or takes it off: no principal can be
-/// read from it, and no key.
+/// Whether the gateway itself sets or removes this request field. Neither a principal nor a key can
+/// be read from such a field.
 pub fn is_ours(name: &HeaderName) -> bool {
     let text = name.as_str();
     let is_callers = CREDENTIALS.contains(name) || is_keys(name);
-    // Any other spelling is taken for an imitation of a plain one.
+    // A name with other characters counts as an imitation of a plain one.
     is_hop_by_hop(text) || (is_protected(text) && !is_callers) || !is_plain(text)
 }
 
-/// Whether only Hapax says this field in an answer: a copy from the inner service is not sent on.
+/// Whether only Hapax may set this response field: a copy from the inner service is removed.
 pub fn is_ours_in_answer(name: &HeaderName) -> bool {
     name.as_str().starts_with("hapax-") || [REPLAYED, EXPIRES, IDEMPOTENCY_STATUS].contains(name)
 }
 
-/// Whether a name has only one spelling, apart from its case.
+/// Whether a name has only one spelling, apart from case.
 pub fn is_plain(name: &str) -> bool {
     name.bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// A name as the most lenient servers read it. WSGI, Rack and PHP take `Hapax_Fence` for
-/// `Hapax-Fence`, and to some every character that is no letter or digit is the same.
+/// The name as the most lenient servers read it. WSGI, Rack and PHP take `Hapax_Fence` for
+/// `Hapax-Fence`, and some servers treat every character that is not a letter or digit alike.
 pub fn plain(name: &str) -> String {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() {

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Where a request comes from: the client's address, or its whole /64 network over IPv6, because
-/// one client can take any address of it.
+/// The origin of a request: the client's address, or its whole /64 network over IPv6, because one
+/// client can use any address of its network.
 ///
-/// A service puts it into the extensions of a request. Limits that hold per peer count by it;
-/// requests without it share one count, and of buffered bodies only the total holds for them.
+/// A service puts it into the extensions of a request. Limits per peer count by it. Requests
+/// without it share one count, and only the total limits their buffered bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer(IpAddr);
 
@@ -22,7 +22,7 @@ impl Peer {
         })
     }
 
-    /// Sixteen bytes that no other peer has.
+    /// Sixteen bytes that identify this peer.
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         match self.0 {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -31,11 +31,11 @@ impl Peer {
     }
 }
 
-/// Says that nobody has checked who sends a request: its principal is only what was presented.
+/// Marks a request whose principal is claimed but not verified.
 ///
-/// A service puts it into the extensions of such a request. Until an operation of the principal has
-/// been answered with 2xx, its new keys are then counted by [`Peer`]. Without it, a layer takes its
-/// principal for checked: it stands inside the authentication.
+/// A service puts it into the extensions of such a request. New keys of the principal are then
+/// counted by [`Peer`], until one of its operations has been answered with 2xx. Without this mark,
+/// the layer considers the principal verified, because it stands inside the authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unverified;
 

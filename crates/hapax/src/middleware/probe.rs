@@ -6,19 +6,20 @@ use hapax_core::answer::Answer;
 
 use crate::once::Operation;
 
-/// What an upstream says of an operation.
+/// An upstream's answer about an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probed {
-    /// It is done, and this was its answer.
+    /// The operation is done, and this was its answer.
     Done(Answer),
-    /// It is not done, and everything with a fence below this attempt's is refused from now on.
+    /// The operation is not done, and from now on the upstream refuses every fence below this
+    /// attempt's.
     Barred,
-    /// It cannot tell. Also what an upstream says that cannot be understood.
+    /// The upstream cannot tell, or its answer cannot be understood.
     Unknown,
 }
 
 impl Probed {
-    /// The word for it.
+    /// Its name in events and logs.
     pub const fn word(&self) -> &'static str {
         match self {
             Probed::Done(_) => "done",
@@ -28,22 +29,22 @@ impl Probed {
     }
 }
 
-/// What a [`Probe`] finds out.
+/// The future of a [`Probe`].
 pub type Probing<'a> = Pin<Box<dyn Future<Output = Probed> + Send + 'a>>;
 
 /// Asks an upstream what became of an operation of a route in
 /// [`Mode::Probe`](hapax_core::Mode::Probe), before it is attempted again.
 ///
 /// An upstream that answers [`Barred`](Probed::Barred) promises to refuse every lower
-/// [fence](Operation::fence), also of an attempt that is still on its way; one that only looks and
-/// finds nothing must answer [`Unknown`](Probed::Unknown). Be bounded in time: the attempt's lease
-/// is running.
+/// [fence](Operation::fence), even of an attempt that is still on its way. An upstream that only
+/// looks and finds nothing must answer [`Unknown`](Probed::Unknown). Bound the time: the attempt's
+/// lease is running.
 pub trait Probe: Send + Sync + 'static {
-    /// Asks, with the fence of the attempt that is about to begin.
+    /// Asks the upstream, with the fence of the attempt that is about to begin.
     fn probe<'a>(&'a self, operation: &'a Operation) -> Probing<'a>;
 }
 
-/// An asynchronous function of the operation.
+/// An async function of the operation is a probe.
 impl<P, F> Probe for P
 where
     P: Fn(Operation) -> F + Send + Sync + 'static,

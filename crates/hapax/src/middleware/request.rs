@@ -1,4 +1,4 @@
-//! Reading a request: what it asks of Hapax, before its body.
+//! Reading the head of a request: its key, deadline and preferences.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::fields;
 
-/// What the head of a request says of its key.
+/// Where the key of a request is, as far as its head shows.
 pub(super) enum Ask {
-    /// There is none, and it may pass without one.
+    /// There is no key, and the request may pass without one.
     No,
-    /// This is it.
+    /// The key is in its field.
     Key(Key),
-    /// Nothing: the body has to be read.
+    /// The key is not in the head: the body has to be read.
     Body,
 }
 
@@ -54,8 +54,8 @@ pub(super) fn is_grpc(parts: &Parts) -> bool {
     parts.headers.get_all(CONTENT_TYPE).iter().any(is_grpc)
 }
 
-/// A gRPC call passes only where no key is involved: its failure, which stands in the trailers of a
-/// 200, would be kept as a success.
+/// Lets a gRPC call pass only if no key is involved: its failure is in the trailers of a 200 and
+/// would be kept as a success.
 pub(super) fn grpc(parts: &Parts, field: &HeaderName, policy: &Policy) -> Result<(), Rejection> {
     let is_derived = matches!(policy.key_source, KeySource::Derived(_));
     if policy.key != KeyRule::Optional || is_derived || parts.headers.contains_key(field) {
@@ -66,8 +66,8 @@ pub(super) fn grpc(parts: &Parts, field: &HeaderName, policy: &Policy) -> Result
     Ok(())
 }
 
-/// The query parameter that holds a key, by the names under which keys have been seen in query
-/// strings, where logs and proxies keep them.
+/// The query parameter that holds a key, recognised by common names. Keys in a URL end up in the
+/// logs of proxies.
 fn key_in_url(query: &str) -> Option<&'static str> {
     let names = query
         .split('&')
@@ -80,7 +80,7 @@ fn key_in_url(query: &str) -> Option<&'static str> {
     names.filter_map(known).next()
 }
 
-/// Undoes percent-encoding, as far as an ASCII name needs it.
+/// Decodes percent-encoding, as far as an ASCII name needs it.
 fn decoded(name: &str) -> String {
     let mut decoded = String::with_capacity(name.len());
     let mut rest = name;
@@ -103,8 +103,8 @@ fn decoded(name: &str) -> String {
     decoded + rest
 }
 
-/// The caller's deadline. One that cannot be read is refused: ignoring it could begin what the
-/// caller wanted left alone.
+/// The caller's deadline. An unreadable one is refused: ignoring it could begin an operation that
+/// the caller no longer wants.
 pub(super) fn deadline(headers: &HeaderMap) -> Result<Option<Timestamp>, Rejection> {
     let mut lines = headers.get_all(fields::DEADLINE).iter();
     match (lines.next(), lines.next()) {
@@ -122,7 +122,7 @@ pub(super) fn wait(headers: &HeaderMap, policy: &Policy) -> Duration {
         .get_all(fields::PREFER)
         .iter()
         .filter_map(|line| line.to_str().ok());
-    // Of a repeated preference the first counts.
+    // The first of several preferences counts (RFC 7240 section 2).
     let wait = values
         .flat_map(|line| line.split(','))
         .find_map(preferred_wait);
@@ -140,7 +140,7 @@ fn preferred_wait(preference: &str) -> Option<Duration> {
         return None;
     }
     match value {
-        // Without a number: as long as the route allows.
+        // Without a number, the caller waits as long as the route allows.
         None => Some(Duration::MAX),
         Some(seconds) => seconds
             .trim_matches('"')

@@ -1,4 +1,4 @@
-//! The request id of a request: taken from its field, or made.
+//! The request id: taken from its field, or generated.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use hapax_core::request_id::RequestId;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 
-/// The field that carries it, in requests and in answers.
+/// The field that carries the request id, in requests and in responses.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// A new id: random digits of this process, and a count.
+/// Generates an id: random digits of this process, followed by a counter.
 pub fn new_request_id() -> RequestId {
     static PROCESS: LazyLock<u64> = LazyLock::new(|| uuid::Uuid::new_v4().as_u64_pair().0);
     static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! What operators do: look, settle what is unknown, forget. And the end of a node's life.
+//! The actions of operators (look, settle, forget), and giving up all attempts when a node stops.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::cache::EPOCH_GOOD_FOR;
 use super::engine::Engine;
 use crate::observe::{Event, Subject};
 
-/// What became of an operation whose outcome was unknown, stated by somebody who found out.
+/// What became of an operation whose outcome was unknown, stated by a person who found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Settlement {
     /// It happened; this is the answer to replay.
@@ -27,13 +27,13 @@ pub enum Settlement {
     NotDone,
 }
 
-/// Who changes a record by hand, and why. Both must be said, and are kept in the store's audit log
+/// Who changes a record by hand, and why. Both are required, and are kept in the store's audit log
 /// together with the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audit<'a> {
-    /// Who, as your own authentication knows them.
+    /// The person, as your own authentication names them.
     pub by: &'a str,
-    /// What they found out.
+    /// What the person found out.
     pub reason: &'a str,
 }
 
@@ -41,13 +41,13 @@ pub struct Audit<'a> {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorError {
-    /// Who and why were not both said, or at too great a length.
+    /// The name or the reason is missing or too long.
     #[error(transparent)]
     Unsigned(#[from] SignedError),
     /// There is no such record.
     #[error("there is no record {0}")]
     NotFound(RecordId),
-    /// The record is not in a state in which this can be done.
+    /// The record's state does not allow the change.
     #[error("record {id} is {}", not_now(*.state))]
     NotNow {
         /// The record.
@@ -55,17 +55,17 @@ pub enum OperatorError {
         /// Its state.
         state: State,
     },
-    /// The record was forgotten before anybody settled it: nothing is left of its request to
-    /// compare a repeat with.
+    /// The record was forgotten before it was settled: nothing of its request is left to compare a
+    /// repeat with.
     #[error(
         "record {0} was forgotten while its outcome was unknown: it can no longer be settled, and its repeats get 410"
     )]
     Forgotten(RecordId),
-    /// Somebody changed the record meanwhile.
+    /// The record has changed meanwhile.
     #[error("record {0} has changed meanwhile: look again")]
     Changed(RecordId),
-    /// The record is forgotten and nobody is served its answer any more, but the store could not
-    /// make sure in time that its bytes are gone.
+    /// The record is forgotten and its answer is no longer served, but the store could not confirm
+    /// in time that its bytes are gone.
     #[error(
         "record {id} is forgotten and nobody is served its answer any more, but its bytes may still be on the disk: {source}. Forget it \
          once more to make sure"
@@ -73,7 +73,7 @@ pub enum OperatorError {
     Unerased {
         /// The record.
         id: RecordId,
-        /// What kept the store from it.
+        /// Why the store could not confirm it.
         source: StoreError,
     },
     /// The store failed; whether the change happened is not known.
@@ -81,8 +81,8 @@ pub enum OperatorError {
     Store(#[from] StoreError),
 }
 
-/// What something is that cannot be changed like this, and what to do. What is unknown can be
-/// settled, so it was to be forgotten.
+/// The state of a record that cannot be changed, and what to do. An unknown record can be settled,
+/// so the refused change was a `forget`.
 fn not_now(state: State) -> String {
     if is_unknown(state) {
         return "unknown: what is forgotten can never be settled, so settle it first".to_owned();
@@ -97,7 +97,7 @@ fn is_unknown(state: State) -> bool {
     matches!(state, State::Unknown | State::Expired(Last::Unknown))
 }
 
-/// The id before this one; none before the first.
+/// The id before this one; `None` for the first id.
 fn before(id: RecordId) -> Option<RecordId> {
     let mut bytes = *id.as_bytes();
     for byte in bytes.iter_mut().rev() {
@@ -129,8 +129,8 @@ impl Engine {
         }
     }
 
-    /// An answer that cannot be read keeps nobody from looking at its head, or from having it
-    /// forgotten. A list has heads alone.
+    /// Reads the head of a record whose answer cannot be read, so that it can still be looked at
+    /// and forgotten. A listing reads only heads.
     async fn look_at_head(
         &self,
         id: RecordId,
@@ -224,7 +224,7 @@ impl Engine {
     ) -> Result<(), OperatorError> {
         let signed = Signed::new(audit.by, audit.reason)?;
         let (record, state) = self.look(id).await?;
-        // What nobody has found out yet could never be stated afterwards.
+        // An outcome that is still unknown could never be settled afterwards.
         if state == State::Running || record.head.is_unresolved(state) {
             return Err(OperatorError::NotNow { id, state });
         }
@@ -236,13 +236,13 @@ impl Engine {
             .await
         {
             Ok(_) => Ok(()),
-            // Forgotten it is all the same.
+            // The record is forgotten even so.
             Err(error @ OperatorError::Unerased { .. }) => Err(error),
             Err(error) => return Err(error),
         };
         self.tell(&record.head, audit, State::Expired(state.last()));
         self.cache.forget(&id);
-        // Another node may have read the epoch just before it rose.
+        // Another node may have read the epoch just before it was raised.
         tokio::time::sleep(EPOCH_GOOD_FOR).await;
         erased
     }
@@ -269,7 +269,7 @@ impl Engine {
         }
     }
 
-    /// Tells whoever watches what the store has in its audit log already.
+    /// Reports a change that the store's audit log already has.
     fn tell(&self, head: &Head, Audit { by, reason }: Audit<'_>, state: State) {
         tracing::info!(record = %head.id, state = state.word(), by, reason, "a record was changed by hand");
         self.observe(&Event::ChangedByHand {
@@ -301,7 +301,7 @@ impl Engine {
                 change: Change::Finish(finish),
             };
             let (engine, timeout) = (self.clone(), policy.store_timeout);
-            // Without the store's help the leases lapse by themselves.
+            // If the store cannot be reached, the leases lapse by themselves.
             marks
                 .spawn(async move { drop(engine.ask_in(timeout, engine.store.put_if(put)).await) });
         }

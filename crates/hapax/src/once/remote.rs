@@ -1,5 +1,4 @@
-//! Following attempts of other nodes: one poll of the store for all of them together, however many
-//! wait.
+//! Following attempts of other nodes: one poll of the store for all of them together.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -15,7 +14,7 @@ use super::flights::FlightLead;
 use crate::background;
 use crate::hash::Ids;
 
-/// How often the store is asked while somebody waits for another node.
+/// How often the store is polled while requests wait for another node.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
@@ -29,7 +28,8 @@ struct Followed {
     polling: bool,
 }
 
-/// Ends this flight when the attempt with this fence is over, or when nobody waits any more.
+/// Ends this flight when the attempt with this fence is over, or when no request waits for it any
+/// more.
 pub(crate) fn follow(engine: &Arc<Engine>, lead: FlightLead, fence: Fence) {
     let mut followed = engine.remote.followed.lock();
     followed.leads.insert(lead.id(), (lead, fence));
@@ -39,7 +39,7 @@ pub(crate) fn follow(engine: &Arc<Engine>, lead: FlightLead, fence: Fence) {
         let engine = Arc::downgrade(engine);
         background::spawn(poll(engine.clone()), move || {
             if let Some(engine) = engine.upgrade() {
-                // Out of the lock first: a flight that ends takes one of its own.
+                // Take them out of the lock first: ending a flight takes another lock.
                 let abandoned = std::mem::take(&mut *engine.remote.followed.lock());
                 drop(abandoned);
             }
@@ -61,14 +61,14 @@ async fn poll(engine: Weak<Engine>) {
         {
             Ok(Ok(reading)) => engine.remote.end_flights(&ids, reading),
             Ok(Err(error)) => engine.store_failed(&error),
-            // Those who wait run out of patience by themselves.
+            // The waiters have their own time limits.
             Err(_) => {}
         }
     }
 }
 
 impl Remote {
-    /// The ids somebody still waits for. Without any, polling ends.
+    /// The ids that requests still wait for. Polling ends when there are none.
     fn still_followed(&self) -> Vec<RecordId> {
         let mut followed = self.followed.lock();
         followed.leads.retain(|_, (lead, _)| lead.has_waiters());

@@ -19,9 +19,9 @@ use crate::background;
 use crate::hash::Ids;
 use crate::observe::Event;
 
-/// How long a renewal may take at least.
+/// The shortest time limit for a renewal.
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
-/// Renewals in one statement.
+/// The most renewals in one statement.
 const BATCH_MAX: usize = 1024;
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub(crate) struct Renewals {
 #[derive(Default)]
 struct Inside {
     leases: HashMap<(RecordId, Fence), Lease, Ids>,
-    /// When the task will look next; `None` while there is no task.
+    /// When the task looks next; `None` while there is no task.
     next_look: Option<Instant>,
 }
 
@@ -55,7 +55,7 @@ impl Drop for Renewed {
     }
 }
 
-/// Keeps the lease of this attempt renewed for as long as the result lives.
+/// Renews the lease of this attempt for as long as the returned value lives.
 pub(crate) fn keep(
     engine: &Arc<Engine>,
     id: RecordId,
@@ -92,7 +92,7 @@ pub(crate) fn keep(
     }
 }
 
-/// Renews what is due, again and again, until nothing is running. Keeps the engine alive only while
+/// Renews the leases that are due, until no attempt is running. Keeps the engine alive only while
 /// it renews.
 async fn run(engine: Weak<Engine>, renewals: Arc<Renewals>) {
     while let Some(next_look) = renewals.plan() {
@@ -125,7 +125,7 @@ impl Renewals {
             .collect()
     }
 
-    /// When to look next. Without a lease there is nothing to look for, and the task ends.
+    /// When to look next. `None` without any lease: then the task ends.
     fn plan(&self) -> Option<Instant> {
         let mut inside = self.inside.lock();
         inside.next_look = inside.leases.values().map(|lease| lease.due).min();
@@ -141,7 +141,7 @@ impl Renewals {
             .filter(|(_, lease)| lease.due <= now)
             .take(BATCH_MAX);
         due.map(|(&(id, fence), lease)| {
-            // Should the store not answer, there is time for another try before the lease is over.
+            // A third of the lease leaves time for another try if the store does not reply.
             lease.due = now + lease.policy.lease / 3;
             Renewal {
                 id,
@@ -159,8 +159,8 @@ impl Engine {
         if due.is_empty() {
             return;
         }
-        // Within a third of the shortest lease; but one that is too short for any store must not be
-        // the others' undoing.
+        // The time limit is a third of the shortest lease, but not below the minimum: a lease too
+        // short for any store must not make the renewal of the others fail.
         let shortest = due
             .iter()
             .map(|renewal| renewal.lease / 3)
@@ -170,7 +170,7 @@ impl Engine {
         match tokio::time::timeout(timeout, self.store.renew(due.clone())).await {
             Ok(Ok(renewed)) => self.note_renewals(&due, &renewed),
             Ok(Err(error)) => self.store_failed(&error),
-            // Unanswered for a third of the lease: the next round tries again.
+            // No reply within a third of the lease: the next round tries again.
             Err(_) => {}
         }
     }

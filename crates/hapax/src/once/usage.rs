@@ -1,14 +1,14 @@
-//! Who has how much in the store: records that have not expired, and bytes of kept answers, for
-//! each principal of a namespace.
+//! The usage of each principal in a namespace: records that have not expired, and bytes of kept
+//! answers.
 //!
-//! Kept in memory, and only while a quota is set. Every write that this process makes is noted,
-//! with the record as it has become; what was there before is read in the background when counting
-//! begins, and again after a sweep found attempts lost, of which it does not say which
-//! (`quota_store.rs`). Of each record the latest version counts, so that it does not matter in which
-//! order the two come. A record counts until its retention is over, rounded up to a second.
+//! Kept in memory, and only while a quota is set. Every write of this process is noted, with the
+//! record as written. Records from before are read in the background when counting begins, and
+//! again after a sweep has marked attempts as lost, because the sweep does not say which ones
+//! (`quota_store.rs`). For each record the latest version counts, so the order of these two sources
+//! does not matter. A record counts until its retention is over, rounded up to a second.
 //!
-//! This costs about 150 bytes for each record that has not expired. Other nodes on the same store
-//! are not heard of.
+//! This costs about 150 bytes for each record that has not expired. Writes of other nodes on the
+//! same store are not counted.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -22,54 +22,55 @@ use tokio::time::Instant;
 
 use crate::hash::Ids;
 
-/// What a principal has in a namespace.
+/// The usage of a principal in a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Usage {
     /// Records whose retention is not over.
     pub records: u64,
-    /// Bytes of their answers, as they are stored.
+    /// Bytes of their answers, as stored.
     pub bytes: u64,
-    /// Everything that was in the store when counting began has been counted.
+    /// Whether everything that was in the store when counting began has been counted.
     pub is_complete: bool,
 }
 
-/// Accounts without a record that are kept before they are looked for and dropped.
+/// Accounts without records that are kept before they are searched for and dropped.
 const EMPTY_ACCOUNTS_MAX: usize = 1_024;
 
-/// Of each record that counts, what it counts for.
+/// All counted records, and the account of each.
 #[derive(Default)]
 pub(super) struct Ledger {
     accounts: HashMap<Owner, Arc<Account>>,
     entries: HashMap<RecordId, Entry, Ids>,
-    /// By the second in which they expire. An id may stand here in vain: only its entry says.
+    /// The records by the second in which they expire. An id may be stale: its entry has the valid
+    /// time.
     expiring: BTreeMap<u64, Vec<RecordId>>,
-    /// The store's latest time, and ours when it was told.
+    /// The store's latest time, and this node's when it was learned.
     clock: Option<(Timestamp, Instant)>,
     pub(super) filling: Filling,
     filled_at: Option<Instant>,
-    /// What was forgotten while what is there is being read: a reading from before must not bring
-    /// it back.
+    /// Records that were forgotten while the store is being read: an earlier reading must not count
+    /// them again.
     forgotten: HashSet<RecordId, Ids>,
 }
 
-/// How long to leave the store alone after reading all of it, though there may be news.
+/// The shortest time between two complete readings of the store.
 const REST: Duration = Duration::from_secs(60);
 
-/// How far what was there before has been read.
+/// The progress of reading the store.
 #[derive(Default, PartialEq, Eq)]
 pub(super) enum Filling {
-    /// Not yet.
+    /// It has to be read.
     #[default]
     Due,
-    /// Under way.
+    /// It is being read.
     Walking,
-    /// All of it.
+    /// It has been read.
     Done,
 }
 
 type Owner = (Arc<str>, Principal);
 
-/// What one principal has. Changed only under the ledger's mutex, but for what is reserved.
+/// The usage of one principal. Changed only under the ledger's mutex, except for reservations.
 #[derive(Default)]
 pub(super) struct Account {
     records: AtomicU64,
@@ -80,13 +81,13 @@ pub(super) struct Account {
 
 struct Entry {
     account: Arc<Account>,
-    /// The second in which it stops counting; none while it is running.
+    /// The second in which it stops counting; `None` while it is running.
     until: Option<u64>,
     bytes: u64,
     version: u64,
 }
 
-/// Room for what is about to be written, counted until the write is noted.
+/// Room for a write that is about to happen, counted until the write is noted.
 pub(crate) struct Reserved {
     account: Arc<Account>,
     records: u64,
@@ -105,7 +106,7 @@ impl Drop for Reserved {
 }
 
 impl Ledger {
-    /// Takes note of a record as it was just written.
+    /// Notes a record that was just written.
     pub(super) fn wrote(&mut self, head: &Head, bytes: u64, now: Timestamp) {
         if matches!(head.state, State::Expired(_)) && self.filling == Filling::Walking {
             self.forgotten.insert(head.id);
@@ -113,7 +114,7 @@ impl Ledger {
         self.note(head, bytes, now);
     }
 
-    /// Takes note of a record as it was when it was read. It may have been written since.
+    /// Notes a record that was read. It may have been written since.
     pub(super) fn read(&mut self, head: &Head, bytes: u64, now: Timestamp) {
         if !self.forgotten.contains(&head.id) {
             self.note(head, bytes, now);
@@ -122,8 +123,8 @@ impl Ledger {
 
     fn note(&mut self, head: &Head, bytes: u64, now: Timestamp) {
         self.learn(now);
-        // What is known already must not be noted again: repeats of a key find the same record over
-        // and over.
+        // A known version must not be noted again: repeats of a key read the same record many
+        // times.
         let is_known = |entry: &Entry| {
             entry.version > head.version || (entry.version == head.version && entry.bytes == bytes)
         };
@@ -153,7 +154,8 @@ impl Ledger {
         );
     }
 
-    /// Whether what is there has to be read, and may be by now. It is the caller's to read it then.
+    /// Whether the store has to be read and the last reading is long enough ago. If so, the caller
+    /// must read it.
     pub(super) fn begin_filling(&mut self) -> bool {
         let has_rested = self
             .filled_at
@@ -165,16 +167,15 @@ impl Ledger {
         begins
     }
 
-    /// What is there has to be read anew, without a rest: nothing is known of what is to be counted
-    /// now.
+    /// Requires a new reading of the store without a pause, because the ledger is missing records.
     pub(super) fn recount(&mut self) {
         self.filling = Filling::Due;
         self.filled_at = None;
     }
 
-    /// All that is there has been read.
+    /// Notes that the whole store has been read.
     pub(super) fn end_filling(&mut self) {
-        // Not if it has become due again meanwhile.
+        // Unless another reading became due meanwhile.
         if self.filling == Filling::Walking {
             self.filling = Filling::Done;
         }
@@ -182,14 +183,14 @@ impl Ledger {
         self.forgotten = HashSet::default();
     }
 
-    /// The store's time, as it was just told.
+    /// Learns the store's current time.
     pub(super) fn learn(&mut self, now: Timestamp) {
         if self.clock.is_none_or(|(latest, _)| latest <= now) {
             self.clock = Some((now, Instant::now()));
         }
     }
 
-    /// Room for one more record.
+    /// Reserves room for one more record.
     pub(super) fn reserve_record(
         &mut self,
         scope: &Scope,
@@ -204,7 +205,7 @@ impl Ledger {
         has_room.then(|| account.reserve(1, 0))
     }
 
-    /// Room for an answer of so many bytes.
+    /// Reserves room for an answer of this length.
     pub(super) fn reserve_bytes(
         &mut self,
         scope: &Scope,
@@ -237,7 +238,7 @@ impl Ledger {
         )
     }
 
-    /// Lets go of what has expired by now, and of the accounts in which nothing is left.
+    /// Removes expired records, and accounts without records.
     fn expire(&mut self) {
         if self.accounts.len() > self.entries.len() + EMPTY_ACCOUNTS_MAX {
             self.accounts
@@ -298,7 +299,7 @@ mod tests {
 
     use super::*;
 
-    /// A repeat finds the record that is known already. However often, that must cost no memory.
+    /// A repeat reads the known record. Any number of repeats must cost no memory.
     #[test]
     fn what_is_known_is_not_noted_again() {
         let scope = Scope {

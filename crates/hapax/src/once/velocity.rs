@@ -1,14 +1,17 @@
-//! How many new keys there may be in a time: token buckets, each node's own.
+//! Velocity: limits how many new keys there may be in a time, with token buckets that each node
+//! keeps for itself.
 //!
-//! A bucket holds as many tokens as a rule allows keys, and is filled evenly over the rule's time.
-//! Only new keys take one: a claim that finds a record gives its token back. All that is kept of a
-//! bucket is the moment at which it will be full again; a full one says nothing and need not be
-//! kept, so that the buckets dropped to make room are those whose loss changes nothing. When none
-//! is full, a further one is refused rather than another forgotten: else whoever sends many values
-//! would get tokens by having old buckets dropped. So that nobody can fill them all and have
-//! everybody else refused, one principal's new keys may have opened a quarter of them at the most;
-//! and all strangers together (callers whom nobody has checked and of whom nothing is known), who
-//! are counted by their peer, a half.
+//! A bucket holds as many tokens as its rule allows keys, and is filled evenly over the rule's
+//! time. Only new keys take a token: a claim that finds a record gives its token back.
+//!
+//! For each bucket, only the time at which it will be full again is kept. A full bucket is the same
+//! as none, so only full buckets are dropped to make room. If none is full, a new bucket is
+//! refused: otherwise a caller that sends many values would gain tokens by having old buckets
+//! dropped.
+//!
+//! So that no caller can fill all buckets and have the others refused, one principal's new keys may
+//! open at most a quarter of them. All strangers together (unverified callers without a known
+//! principal), who are counted by their peer, may open at most a half.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,28 +23,26 @@ use tokio::time::Instant;
 
 use crate::hash::Ids;
 
-/// How many principals it takes at least to fill all buckets.
+/// How many principals it takes at least to use all buckets.
 const OWNERS_MIN: usize = 4;
 
-/// What a new key counts for: one rule, and one value of what it counts by.
+/// A rule and a value for which a new key counts.
 #[derive(Clone, Copy)]
 pub(crate) struct Counted {
     bucket: Bucket,
     owner: Owner,
-    /// Whether it is a stranger's: nobody has checked who sends the key, and nothing is known of
-    /// its principal.
+    /// Whether the caller is a stranger: unverified, and its principal is not known.
     is_stranger: bool,
-    /// In which one token comes, in nanoseconds.
+    /// The time in which one token is added, in nanoseconds.
     interval: u64,
-    /// In which the bucket is filled from empty.
+    /// The time in which an empty bucket is filled, in nanoseconds.
     whole: u64,
 }
 
-/// A digest of the rule's content, of where it stands, and of the value: a reload of the same rule
-/// finds the same bucket.
+/// A digest of the rule, its place, and the value. A reload of the same rule finds the same bucket.
 type Bucket = [u8; 16];
 
-/// A digest of the principal whose new key opened a bucket; of the peer, where the principal is a
+/// A digest of the principal whose new key opened a bucket, or of the peer if the principal is a
 /// stranger.
 type Owner = [u8; 16];
 
@@ -75,7 +76,7 @@ impl Counted {
     }
 }
 
-/// A hundred years fit twice.
+/// In nanoseconds. A duration of more than 584 years does not fit, and becomes 146 years.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
 }
@@ -86,14 +87,14 @@ pub(crate) struct Velocities {
     inside: Mutex<Buckets>,
 }
 
-/// When each bucket will be full, and which first.
+/// The buckets that are not full: when each will be full, and in which order.
 #[derive(Default)]
 struct Buckets {
     full_at: HashMap<Bucket, Open, Ids>,
     in_order: BTreeSet<(u64, Bucket)>,
-    /// How many each principal has opened.
+    /// How many buckets each principal has opened.
     owned: HashMap<Owner, usize, Ids>,
-    /// How many strangers have opened.
+    /// How many buckets strangers have opened.
     strangers: usize,
 }
 
@@ -104,14 +105,14 @@ struct Open {
     is_stranger: bool,
 }
 
-/// Tokens that were taken. Given back, unless they are spent.
+/// Taken tokens. They are given back unless they are spent.
 pub(crate) struct Taken {
     velocities: Arc<Velocities>,
     counted: Arc<[Counted]>,
 }
 
 impl Taken {
-    /// The key was new.
+    /// Spends the tokens, because the key was new.
     pub(crate) fn spend(mut self) {
         self.counted = Arc::new([]);
     }
@@ -137,7 +138,8 @@ impl Velocities {
         }
     }
 
-    /// Takes a token of each bucket, or of none: then says when there will be one.
+    /// Takes a token from each bucket. If one of them has none, takes none and returns the time
+    /// until all have one.
     pub(crate) fn take(
         self: &Arc<Self>,
         counted: &Arc<[Counted]>,
@@ -171,7 +173,8 @@ impl Velocities {
 }
 
 impl Buckets {
-    /// Drops full buckets until there is room for these, or says when the next one is full.
+    /// Drops full buckets, and checks that there is room for these. If not, returns when to try
+    /// again.
     fn make_room(
         &mut self,
         counted: &[Counted],
@@ -228,7 +231,7 @@ impl Buckets {
             .map_or(now, |open| open.full_at.max(now))
     }
 
-    /// How long until the bucket has a token.
+    /// The time until the bucket has a token.
     fn wait(&self, counted: &Counted, now: u64) -> u64 {
         self.full_at(counted, now)
             .saturating_add(counted.interval)
@@ -310,7 +313,7 @@ mod tests {
         );
         assert_eq!(spend(&velocities, 1, start + early), Ok(()));
         assert!(spend(&velocities, 1, start + early).is_err());
-        // However long nobody comes, it holds no more than it holds.
+        // After any time without requests, the bucket holds no more than its capacity.
         let later = start + SECOND * 3_600;
         assert_eq!(
             (0..10)
@@ -363,13 +366,13 @@ mod tests {
         spend(&velocities, 1, start).unwrap();
         spend(&velocities, 2, start).unwrap();
         spend(&velocities, 2, start).unwrap();
-        // Neither is full: to forget one would give its value tokens for nothing.
+        // Neither bucket is full: dropping one would give its value new tokens.
         let wait = spend(&velocities, 3, start).unwrap_err();
         assert_eq!(wait, SECOND, "until the first is full");
         assert_eq!(spend(&velocities, 3, start + wait), Ok(()));
         assert_eq!(velocities.lock().full_at.len(), 2);
         assert_eq!(velocities.lock().in_order.len(), 2);
-        // The one that was not full is remembered: it has two tokens by now.
+        // The bucket that was not full was kept: it has two tokens by now.
         assert_eq!(
             (0..10)
                 .filter(|_| spend(&velocities, 2, start + wait).is_ok())

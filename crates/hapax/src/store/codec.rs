@@ -1,4 +1,4 @@
-//! How the parts of a record are stored, alike in every store.
+//! How the parts of a record are encoded, the same in every store.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use hapax_core::scope::{Principal, Scope};
 use hapax_core::store::{StoreError, StoreErrorKind};
 use hapax_core::time::Timestamp;
 
-/// States with their numbers. Written into stores: never renumber.
+/// The number of each state. Stores contain these numbers: never renumber.
 const STATES: [(State, i16); 9] = [
     (State::Running, 1),
     (State::Completed, 2),
@@ -39,13 +39,12 @@ pub(super) fn state(code: i64) -> Result<State, StoreError> {
     })
 }
 
-/// A fence, a version or a count as SQL has it. None is ever so high that it does not fit, unless a
-/// caller made it up.
+/// A fence, a version or a count as an SQL integer. All of them fit, unless a caller made one up.
 pub(super) fn bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// A time as SQL has it.
+/// A time as an SQL integer, in microseconds.
 pub(super) fn micros(time: Timestamp) -> i64 {
     bigint(time.as_micros())
 }
@@ -73,7 +72,7 @@ pub(super) fn scope(namespace: &str, principal: Option<&str>, method: &str, path
     }
 }
 
-/// `None` for an anonymous one.
+/// The principal's name; `None` for an anonymous one.
 pub(super) fn principal(scope: &Scope) -> Option<&str> {
     match &scope.principal {
         Principal::Anonymous => None,
@@ -81,7 +80,7 @@ pub(super) fn principal(scope: &Scope) -> Option<&str> {
     }
 }
 
-/// What a fingerprint covers.
+/// Parses a stored fingerprint policy.
 pub(super) fn policy(stored: &str) -> Result<Arc<FingerprintPolicy>, StoreError> {
     stored.parse().map(Arc::new).map_err(|error| {
         StoreError::new(
@@ -102,7 +101,7 @@ pub(super) fn damaged_entry(sequence: u64) -> StoreError {
     ))
 }
 
-/// Names the record that stops a copy.
+/// Adds the id of the record that stops a copy to its error.
 pub(super) fn not_copied(id: impl Display, error: StoreError) -> StoreError {
     let kind = match error.kind() {
         StoreErrorKind::Unavailable => StoreErrorKind::Unavailable,

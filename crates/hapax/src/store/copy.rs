@@ -1,4 +1,4 @@
-//! Copying: everything of one store into another, which then goes on in its place.
+//! Copying: brings everything of one store into another, which then serves in its place.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -11,8 +11,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What is done in which order, and why it may be killed anywhere, is told in
-//! [`hapax_core::transfer`].
+//! [`hapax_core::transfer`] explains the order of the steps, and why a copy may be killed at any
+//! point.
 
 use hapax_core::record::Record;
 use hapax_core::scope::RecordId;
@@ -21,7 +21,7 @@ use hapax_core::transfer::{
     Account, CopyId, Left, Page, Passage, Position, Shipment, Standing, Survey, Transfer,
 };
 
-/// One of the two stores, with the name that the other will know it by.
+/// One of the two stores, with the name by which the other will know it.
 #[derive(Clone, Copy)]
 pub struct End<'a> {
     name: &'a str,
@@ -29,7 +29,7 @@ pub struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    /// A store and its name, which is written down and shown: no password may be in it.
+    /// A store and its name. The name is stored and displayed: it must not contain a password.
     pub fn new(name: &'a str, store: &'a dyn Transfer) -> End<'a> {
         End { name, store }
     }
@@ -41,7 +41,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Whatever went wrong, in which store.
+    /// An error of this store, with its name.
     fn failed(&self, error: StoreError) -> CopyError {
         CopyError::Store {
             name: self.name.to_owned(),
@@ -58,95 +58,95 @@ impl<'a> End<'a> {
     }
 }
 
-/// What a copy has come to. Everything named has become durable before it is reported.
+/// The progress of a copy. Each step is durable before it is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
     /// The source is out of use.
     Left,
-    /// The target is ready for what comes.
+    /// The target is ready to receive records.
     Arrived {
-        /// Whether an earlier run has brought something already.
+        /// Whether an earlier run has already brought a part.
         is_resumed: bool,
     },
-    /// A page of records is there.
+    /// A page of records has been copied.
     Records {
-        /// How many are there now.
+        /// The number of records copied so far.
         done: u64,
-        /// Of how many.
+        /// The number of records to copy.
         of: u64,
     },
-    /// A page of the audit log is there.
+    /// A page of the audit log has been copied.
     Log {
-        /// The number of its last entry.
+        /// The number of the last entry copied.
         done: u64,
-        /// The number of the last one there is.
+        /// The number of the last entry to copy.
         of: u64,
     },
-    /// The source says that it was moved: from now on there is no way but forward.
+    /// The source is marked as moved: from now on the copy can only be completed.
     Moved,
     /// The target is in use.
     Settled,
 }
 
-/// A copy that is complete.
+/// A completed copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Copied {
-    /// How many records the target has.
+    /// The number of records in the target.
     pub records: u64,
-    /// How many of them were running when the source was left: nobody runs them any more, and their
-    /// end is unknown.
+    /// The number of them that were running when the source was left. Nothing runs them any more,
+    /// and their outcome is unknown.
     pub running: u64,
     /// The number of the last entry in the audit log.
     pub logged: u64,
-    /// Whether an earlier run had begun it.
+    /// Whether an earlier run had begun the copy.
     pub is_resumed: bool,
 }
 
-/// Why a copy was not completed. The text says what to do; the source has everything, unless it
-/// says that it was moved.
+/// Why a copy was not completed. The text says what to do. The source still has everything, unless
+/// the text says that it was moved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// The source is no store to copy.
+    /// The source cannot be copied.
     #[error("{name} {refusal}")]
     Source {
         /// The source.
         name: String,
-        /// Where it stands, and what to do.
+        /// Its standing, and what to do.
         refusal: String,
     },
-    /// Somebody uses the source.
+    /// The source is in use.
     #[error(
         "{name} is in use: {live} attempts hold a live lease. Stop every node that uses it, wait until leases are over, and try again"
     )]
     Busy {
         /// The source.
         name: String,
-        /// How many attempts are under way.
+        /// The number of attempts with a live lease.
         live: u64,
     },
-    /// There is something in the target that a copy would destroy.
+    /// The target contains data that a copy would destroy.
     #[error(
         "{name} is not empty: {found}. Choose an empty store, or the one that this one was copied from"
     )]
     NotEmpty {
         /// The target.
         name: String,
-        /// What is there.
+        /// What it contains.
         found: String,
     },
-    /// Fewer or more records have come than there are.
+    /// The number of copied records is wrong.
     #[error(
         "{name} has {found} records after the copy, and {expected} were to come: nothing was moved. Give the copy up with --give-up, and report this"
     )]
     Incomplete {
         /// The target.
         name: String,
-        /// How many it has.
+        /// The number of records in the target.
         found: u64,
-        /// How many it should have.
+        /// The number of records expected.
         expected: u64,
     },
     /// The copy has gone too far to be given up.
@@ -157,7 +157,7 @@ pub enum CopyError {
         /// The source.
         name: String,
     },
-    /// Neither store takes part in a copy.
+    /// Neither store takes part in an unfinished copy.
     #[error("there is no unfinished copy from {from} to {to}: nothing was given up")]
     NothingBegun {
         /// The source.
@@ -165,28 +165,28 @@ pub enum CopyError {
         /// The target.
         to: String,
     },
-    /// A store could not do its part. The same copy may be run again and goes on where it was.
+    /// A store failed. The same copy may be run again, and continues where it stopped.
     #[error("{name}: {source}")]
     Store {
-        /// Which one.
+        /// The store.
         name: String,
-        /// What it said.
+        /// Its error.
         source: StoreError,
     },
 }
 
 impl CopyError {
-    /// Whether a store could not be reached or used, so that trying again later may help.
+    /// Whether a store could not be reached or used, so that a later try may succeed.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, CopyError::Store { source, .. } if source.kind() == StoreErrorKind::Unavailable)
     }
 }
 
-/// Copies everything, takes the source out of use and puts the target into use. Goes on where an
+/// Copies everything, takes the source out of use and puts the target into use. Continues where an
 /// earlier run was interrupted.
 ///
-/// Dropping the future interrupts it. Every page is read while the one before is written, so that
-/// both stores work at once.
+/// Dropping the future interrupts the copy. Each page is read while the previous one is written, so
+/// that both stores work at once.
 pub async fn copy(
     from: End<'_>,
     to: End<'_>,
@@ -197,7 +197,7 @@ pub async fn copy(
         Some((copy, position)) => (copy, Some(position)),
         None => {
             let copy = begin(from, to, &source, &target, &mut report).await?;
-            // Until it was left, something may have changed in it.
+            // The source may have changed until it was left.
             source = from.survey().await?;
             (copy, None)
         }
@@ -229,7 +229,7 @@ pub async fn copy(
     })
 }
 
-/// Gives an unfinished copy up: the target is empty again, and the source in use.
+/// Gives up an unfinished copy: empties the target, and puts the source back into use.
 pub async fn give_up(from: End<'_>, to: End<'_>) -> Result<(), CopyError> {
     let (source, target) = (from.survey().await?, to.survey().await?);
     let is_common = begun(&source, &target).is_some();
@@ -247,14 +247,14 @@ pub async fn give_up(from: End<'_>, to: End<'_>) -> Result<(), CopyError> {
             });
         }
     }
-    // The target first: as long as it has something of this copy, the source must not change.
+    // The target first: while it has any part of this copy, the source must not change.
     if is_common {
         to.expect(to.store.give_up()).await?;
     }
     from.expect(from.store.give_up()).await
 }
 
-/// The copy that both stores take part in already, and how far it is.
+/// The copy in which both stores already take part, and its position.
 fn begun(source: &Survey, target: &Survey) -> Option<(CopyId, Position)> {
     match (&source.standing, &target.standing) {
         (
@@ -265,8 +265,8 @@ fn begun(source: &Survey, target: &Survey) -> Option<(CopyId, Position)> {
     }
 }
 
-/// Begins a copy under a new name, also where one was begun to or from another store: that one can
-/// no longer be finished.
+/// Begins a copy with a new id, even if the source or target took part in an unfinished copy with
+/// another store. That one can no longer be finished.
 async fn begin(
     from: End<'_>,
     to: End<'_>,
@@ -282,7 +282,7 @@ async fn begin(
             refusal,
         });
     }
-    // Before anything is changed.
+    // Checked before anything is changed.
     if !target.is_outlived(&source.account.secret) {
         return Err(not_empty(to, target));
     }
@@ -297,7 +297,7 @@ async fn begin(
     report(Step::Left);
     let arrived = to.store.arrive(from.passage(copy), source.account).await;
     if !matches!(arrived, Ok(true)) && source.standing == Standing::Live {
-        // Nothing was begun, and nobody shall have to say so. Should this fail too, the copy can
+        // The target refused, so put the source back into use. If this fails too, the copy can
         // still be given up by hand.
         let _ = from.store.give_up().await;
     }
@@ -322,17 +322,17 @@ fn not_empty(to: End<'_>, target: &Survey) -> CopyError {
     }
 }
 
-/// A copy under way.
+/// A copy in progress.
 struct Run<'a> {
     from: End<'a>,
     to: End<'a>,
     copy: CopyId,
-    /// Records that there are.
+    /// The number of records to copy.
     of: u64,
 }
 
 impl Run<'_> {
-    /// Brings all records over, from a position on.
+    /// Copies all records from a position on.
     async fn records(
         &self,
         mut position: Position,
@@ -399,7 +399,7 @@ impl Run<'_> {
         }
         self.from.expect(self.from.store.moved(self.copy)).await?;
         report(Step::Moved);
-        // Once more: its clock has gone on.
+        // Read the account again: the source's clock has advanced.
         let account: Account = self.from.survey().await?.account;
         self.to
             .expect(self.to.store.settle_in(self.copy, account))

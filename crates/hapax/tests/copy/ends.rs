@@ -1,4 +1,4 @@
-//! Stores of every kind, as copies begin and end in them.
+//! The stores that copies read from and write to, of every kind.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use hapax::{Postgres, Sqlite};
 use hapax_testkit::servers;
 use tempfile::TempDir;
 
-/// A store that can be opened again and again, by whoever copies or by whoever uses it.
+/// A store that can be opened repeatedly, by a copy or by a node.
 pub enum Place {
     Memory(Arc<Memory>),
     Sqlite(PathBuf),
     Postgres(String),
 }
 
-/// What each kind is called.
+/// The kinds of stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Memory,
@@ -29,7 +29,7 @@ impl Kind {
     pub const ALL: [Kind; 3] = [Kind::Memory, Kind::Sqlite, Kind::Postgres];
 }
 
-/// Where places are made, for the time of a test.
+/// Creates stores, in a directory that lives as long as the test.
 pub struct World {
     directory: TempDir,
 }
@@ -41,8 +41,8 @@ impl World {
         }
     }
 
-    /// An empty store of this kind under a name of its own. `None` where there is no server to be
-    /// had, which was said.
+    /// An empty store of this kind with its own name. `None`, after printing why, if there is no
+    /// Postgres server.
     pub async fn place(&self, kind: Kind, name: &str) -> Option<Place> {
         match kind {
             Kind::Memory => Some(Place::Memory(Arc::new(hapax::store::memory()))),
@@ -60,7 +60,7 @@ impl World {
 }
 
 impl Place {
-    /// What a child process finds it by; the reverse is [`Place::at`].
+    /// The address by which a child process finds the store; [`Place::at`] is the reverse.
     pub fn url(&self) -> String {
         match self {
             Place::Memory(_) => "memory:".to_owned(),
@@ -89,7 +89,7 @@ impl Place {
         }
     }
 
-    /// As a node would; the error is what it would say.
+    /// Opens the store as a node would. The error is the text of the open error.
     pub async fn open(&self) -> Result<Arc<dyn Store>, String> {
         match self {
             Place::Memory(memory) => Ok(memory.clone()),
@@ -105,7 +105,7 @@ impl Place {
     }
 }
 
-/// Copies one into the other.
+/// Copies one store into the other.
 pub async fn copy(from: &Place, to: &Place) -> Result<Copied, CopyError> {
     copy_told(from, to, |_| {}).await
 }

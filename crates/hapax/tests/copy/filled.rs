@@ -1,4 +1,4 @@
-//! A store in which there is one of everything, and all that can be said of it.
+//! Fills a store with a record of every kind, and reads everything it holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,24 +16,24 @@ use tokio::task::JoinSet;
 use super::ends::Place;
 
 const LEASE: Duration = Duration::from_secs(60);
-/// Over before anybody looks.
+/// Has passed before the next read.
 const NOTHING: Duration = Duration::from_micros(1);
 const LONG: Lifetime = Lifetime {
     retention: Duration::from_secs(3600),
     tombstone: Duration::from_secs(3600),
 };
-/// A tombstone by the time it is copied.
+/// The record is a tombstone by the time it is copied.
 const BURIED: Lifetime = Lifetime {
     retention: NOTHING,
     ..LONG
 };
-/// As good as absent by the time it is copied, but still there.
+/// The record counts as absent by the time it is copied, but its row is still there.
 const GONE: Lifetime = Lifetime {
     retention: NOTHING,
     tombstone: NOTHING,
 };
 
-/// A claim of one of a few principals, under one of a few policies.
+/// A claim by one of a few principals, under one of a few policies.
 pub fn claim(key: &str, lease: Duration) -> Put {
     let number = key.bytes().map(usize::from).sum::<usize>();
     let principal = if number.is_multiple_of(3) {
@@ -125,7 +125,7 @@ fn by(reason: &str) -> Signed {
     Signed::new("ada", reason).unwrap()
 }
 
-/// One of everything.
+/// Writes one record of every kind.
 pub async fn fill(store: &dyn Store) {
     for (key, state, body, lifetime) in [
         ("completed", State::Completed, Some("{\"id\":1}"), LONG),
@@ -151,7 +151,8 @@ pub async fn fill(store: &dyn Store) {
         .note(Note::new("reload", by("a note")).unwrap())
         .await
         .unwrap();
-    // What is short is over when it is copied.
+    // Waits until the short lifetimes are over, so that these records have expired when they are
+    // copied.
     let now = store.info().await.unwrap().now;
     while store.info().await.unwrap().now <= now.after(Duration::from_millis(1)) {
         tokio::task::yield_now().await;
@@ -212,7 +213,7 @@ async fn forgotten(store: &dyn Store) {
     assert!(matches!(store.put_if(put).await.unwrap(), Written::Won(_)));
 }
 
-/// So many further completed records, so that there are several pages.
+/// Adds `count` completed records, so that there are several pages.
 pub async fn fill_pages(store: &Arc<dyn Store>, count: usize) {
     let mut tasks = JoinSet::new();
     for number in 0..count {
@@ -230,12 +231,12 @@ pub async fn fill_pages(store: &Arc<dyn Store>, count: usize) {
     }
 }
 
-/// Everything that can be said of a store, by its two traits.
+/// Everything that a store returns through its two traits.
 #[derive(Debug, PartialEq)]
 pub struct Content {
-    /// As stored.
+    /// The records as `Transfer` returns them.
     pub stored: Vec<Record>,
-    /// As read: another way to the same rows.
+    /// The same rows as `Store` returns them.
     pub seen: Vec<Option<Record>>,
     pub heads: Vec<Head>,
     pub log: Vec<LogEntry>,
@@ -271,7 +272,8 @@ impl Content {
             store.survey().await.unwrap().account,
         );
         drop(store);
-        // What is out of use can only be told as it is stored.
+        // A store that is out of use does not open as a `Store`, so only its stored records can be
+        // read.
         let (mut seen, mut heads) = (Vec::new(), Vec::new());
         if let Ok(store) = place.open().await {
             (seen, heads) = read(&*store, &stored).await;
@@ -295,7 +297,7 @@ impl Content {
         }
     }
 
-    /// The highest fence of all.
+    /// The highest fence of all records.
     pub fn fence(&self) -> Fence {
         self.stored
             .iter()
@@ -304,7 +306,8 @@ impl Content {
             .unwrap()
     }
 
-    /// Says which record differs, rather than both stores whole.
+    /// Compares record by record, so that a failure names the record and does not print both
+    /// stores.
     pub fn assert_same(&self, other: &Content) {
         let keys = |content: &Content| {
             content
@@ -375,7 +378,7 @@ async fn read(store: &dyn Store, stored: &[Record]) -> (Vec<Option<Record>>, Vec
     (seen, heads)
 }
 
-/// No lease travels: nobody holds one.
+/// A copy carries no leases: no process holds one in the new store.
 fn unheld(head: &mut Head) {
     head.lease_until = Timestamp::ZERO;
 }

@@ -1,4 +1,4 @@
-//! Killed at every point, and begun again.
+//! Copies that are killed at every point and started again.
 
 use hapax::core::transfer::Standing;
 use hapax::store::copy::Step;
@@ -12,7 +12,7 @@ const FROM: &str = "HAPAX_TEST_FROM";
 const TO: &str = "HAPAX_TEST_TO";
 const POINT: &str = "HAPAX_TEST_POINT";
 
-/// Where a copy is killed.
+/// The points at which a copy is killed.
 const POINTS: [&str; 7] = [
     "left",
     "arrived",
@@ -22,7 +22,7 @@ const POINTS: [&str; 7] = [
     "moved",
     "settled",
 ];
-/// Three pages.
+/// Enough for three pages.
 const RECORDS: usize = 2_100;
 
 #[test]
@@ -46,8 +46,8 @@ fn a_copy_that_is_killed_at_any_point_goes_on_and_nothing_is_lost() {
         fill_pages(&store, RECORDS).await;
         drop(store);
         let before = Content::of(&here).await;
-        // There and back again, so that each is the source and the target of a copy that is killed
-        // at each point.
+        // In both directions, so that each store is the source and the target of a copy that is
+        // killed at each point.
         for point in POINTS {
             kill_at(point, &here, &there, &before).await;
             kill_at(point, &there, &here, &before).await;
@@ -69,8 +69,8 @@ async fn kill_at(point: &str, from: &Place, to: &Place, before: &Content) {
         "killed at {point}: the source serves"
     );
     let is_complete = point == "settled";
-    // Only one that was never part of a copy does not know better yet: it is an empty store like
-    // any other.
+    // A target killed before its first write does not know of the copy: it still is an ordinary
+    // empty store.
     let is_untouched = matches!(
         to.open_to_copy().await.survey().await.unwrap().standing,
         Standing::Live
@@ -97,7 +97,7 @@ async fn kill_at(point: &str, from: &Place, to: &Place, before: &Content) {
     );
 }
 
-/// The child's life: copies, and stands still at its point.
+/// The child process: copies, and stops at its point until it is killed.
 async fn copy_until_killed() {
     let env = |name| std::env::var(name).unwrap();
     let (point, mut pages) = (env(POINT), 0);

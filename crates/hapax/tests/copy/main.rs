@@ -1,4 +1,4 @@
-//! Copying a store: nothing is lost, nothing is done twice, and never do two of them serve.
+//! Copying a store: no record is lost, no effect runs twice, and never do both stores serve.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 

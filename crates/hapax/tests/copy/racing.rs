@@ -1,4 +1,5 @@
-//! Nodes that go on while their store is copied away from under them, or another one into it.
+//! Nodes that keep running while their store is copied away, or while another store is copied into
+//! it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,8 +14,8 @@ use hapax_testkit::servers;
 use super::ends::{Kind, Place, World, copy};
 use super::filled::{claim, fill, standing, won};
 
-/// Claims one key after the other until told to stop, with leases that are over at once; says which
-/// were acknowledged, and whether it was refused in the end.
+/// Claims one key after the other until `stop` is set, with leases that are over at once. Returns
+/// the acknowledged claims, and whether a claim was refused in the end.
 async fn claim_on(
     store: Arc<dyn Store>,
     name: usize,
@@ -76,7 +77,7 @@ async fn every_claim_that_was_acknowledged_while_the_store_was_left_is_in_the_co
             "a claim that was acknowledged is lost"
         );
     }
-    // One whose acknowledgement was lost may be there besides.
+    // A claim whose acknowledgement was lost may have been copied too.
     println!(
         "{claimed} claims acknowledged, {} records copied",
         copied.records
@@ -84,7 +85,7 @@ async fn every_claim_that_was_acknowledged_while_the_store_was_left_is_in_the_co
     assert!(claimed >= 20 && copied.records >= claimed);
 }
 
-/// A transaction that has written and does not end: nobody knows yet what it comes to.
+/// An open transaction has written, and its outcome is not known yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_is_not_left_while_somebody_is_writing() {
     let world = World::new();
@@ -116,8 +117,8 @@ async fn a_store_is_not_left_while_somebody_is_writing() {
     copy(&here, &there).await.unwrap();
 }
 
-/// A node was started on the new database too early. It has the secret of the store that was empty,
-/// by which it would take every caller for somebody else.
+/// A node was started on the new database too early. It holds the secret of the empty store, with
+/// which it would make other operation ids and tokens.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_on_a_database_into_which_another_store_was_copied_stops() {
     let world = World::new();
@@ -143,7 +144,7 @@ async fn a_node_on_a_database_into_which_another_store_was_copied_stops() {
     .await;
 }
 
-/// Given up, the store goes on for those who never left it.
+/// When the copy is given up, nodes that never stopped continue on the store.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_goes_on_by_itself_when_a_copy_is_given_up() {
     let world = World::new();

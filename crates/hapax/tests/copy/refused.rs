@@ -1,4 +1,4 @@
-//! What is refused, and that it changes nothing.
+//! Copies that are refused, and that refusing changes nothing.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ async fn pair(world: &World, kind: Kind) -> Option<(Place, Place)> {
     Some((here, there))
 }
 
-/// Stops as a process would that is killed at this point: nothing more is done, in whatever it was.
+/// Stops at this point as a killed process would: nothing more is done, not even cleanup.
 async fn interrupted(from: &Place, to: &Place, at: fn(Step) -> bool) {
     let told = |step| {
         if at(step) {
@@ -54,7 +54,7 @@ async fn a_target_that_has_something_of_its_own_is_left_alone() {
         let error = copy(&here, &there).await.unwrap_err();
         assert!(matches!(error, CopyError::NotEmpty { .. }), "{error}");
         assert!(error.to_string().contains("it has 1 records"), "{error}");
-        // And the source goes on.
+        // The source stays live.
         assert_eq!(standing(&*here.open_to_copy().await).await, Standing::Live);
         assert!(here.open().await.is_ok() && there.open().await.is_ok());
     }
@@ -119,7 +119,8 @@ async fn a_copy_that_is_given_up_leaves_the_source_in_use_and_the_target_empty()
         give_up(&here, &there).await.unwrap();
         let survey = there.open_to_copy().await.survey().await.unwrap();
         assert!(survey.is_empty() && survey.standing == Standing::Live);
-        // In use again, it changes; a later copy begins from the start and has that too.
+        // The source is in use again and changes. A later copy starts from the beginning and
+        // includes the change.
         won(
             &*here.open().await.unwrap(),
             claim("later", Duration::from_micros(1)),
@@ -137,7 +138,7 @@ async fn a_copy_that_is_given_up_leaves_the_source_in_use_and_the_target_empty()
     }
 }
 
-/// Between its last two steps no store serves, and there is no way but forward.
+/// Between its last two steps neither store serves, and the copy can only be completed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_that_is_all_but_complete_is_completed_and_not_given_up() {
     for kind in Kind::ALL {
@@ -182,13 +183,13 @@ async fn a_copy_that_another_has_overtaken_is_not_finished_any_more() {
             matches!(copy(&first, &second).await, Err(CopyError::Source { .. })),
             "half a copy is no store to copy"
         );
-        // What is half there is in nobody's way.
+        // An unfinished copy can be overwritten by another copy.
         copy(&second, &first).await.unwrap();
         assert!(first.open().await.is_ok());
     }
 }
 
-/// An attempt that is under way in a store that many may use.
+/// An attempt is running in a store that several nodes may use.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_in_use_is_not_copied() {
     for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Sqlite) {
@@ -207,7 +208,7 @@ async fn a_store_in_use_is_not_copied() {
     }
 }
 
-/// The answer's bytes in the file are not what was written: the copy stops and says whose they are.
+/// The answer's bytes in the file have changed: the copy stops and names the record.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_corrupt_answer_stops_the_copy_and_names_its_record() {
     let world = World::new();

@@ -7,7 +7,7 @@ use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 
-/// An answer that arrived whole.
+/// An answer that arrived completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
@@ -21,7 +21,7 @@ impl Answer {
     }
 }
 
-/// Sends one request; `None` if no whole answer came back.
+/// Sends one request; `None` if no complete answer came back.
 pub async fn send(address: SocketAddr, path: &str, key: &str, hold: bool) -> Option<Answer> {
     let stream = tokio::net::TcpStream::connect(address).await.ok()?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::client::{Answer, send};
 use super::service::{self, FIRST_WAVE, IN_FLIGHT_MIN, POINTS};
 
-/// Kills at each point. `HAPAX_KILLS` asks for more.
+/// Kills at each point. `HAPAX_KILLS` sets the total instead.
 const KILLS_PER_POINT: usize = 100;
 /// Requests sent before each kill.
 const REQUESTS: usize = 24;
@@ -44,7 +44,7 @@ fn no_key_has_two_effects_whenever_the_process_is_killed() {
     );
 }
 
-/// What the ledger and the retries say.
+/// Totals over all rounds, from the ledger and the retries.
 #[derive(Default)]
 struct Verdict {
     kills: usize,
@@ -100,8 +100,8 @@ async fn kill_at(point: &str, kills: usize) -> Verdict {
     verdict
 }
 
-/// A client that sends one request after the other until there is nobody to answer: some of its
-/// answers arrive just before the kill.
+/// A client that sends one request after the other until the service is gone. Some of its answers
+/// arrive just before the kill.
 async fn send_steadily(
     round: usize,
     address: SocketAddr,
@@ -117,7 +117,7 @@ async fn send_steadily(
     }
 }
 
-/// The keys of one kill, and what their callers heard before it.
+/// The keys sent before one kill, and the answers that their callers received.
 #[derive(Default)]
 struct Round {
     keys: Vec<String>,
@@ -142,9 +142,9 @@ impl Round {
         let steady = tokio::spawn(send_steadily(round, address));
         send_keys(&keys[..FIRST_WAVE]);
         child.wait_for("the first wave is in flight");
-        // From the effect on, one attempt goes on to its end and the others stay in flight.
+        // Lets one attempt continue from its effect to its end; the others stay in flight.
         service::order(child, "let 1");
-        // Not waited for: the point may be reached before the order is acknowledged.
+        // The test does not wait here: the point may be reached before the order is acknowledged.
         child.say(&format!("arm {point}"));
         send_keys(&keys[FIRST_WAVE..]);
         let mut acknowledged = BTreeMap::new();
@@ -210,7 +210,7 @@ impl Round {
         }
     }
 
-    /// The ledger's word: at most one effect for each key, exactly one for each that was answered
+    /// Checks the ledger: at most one effect for each key, exactly one for each that was answered
     /// with success.
     fn judge(&self, directory: &Path) {
         let effects = Ledger::open(directory.join("ledger")).counts();

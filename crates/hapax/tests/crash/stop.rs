@@ -1,4 +1,4 @@
-//! SIGSTOP past the lease and back: a zombie that does not know it is one.
+//! SIGSTOP past the lease, then SIGCONT: a zombie that does not know its lease is over.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::task::JoinHandle;
 use super::client::{Answer, send};
 use super::service;
 
-/// A process that was stopped in the middle of an attempt and has been continued after its lease.
+/// A process that was stopped in the middle of an attempt and continued after the lease was over.
 struct Zombie {
     child: Child,
-    /// The node whose attempt it is.
+    /// The node that runs the attempt.
     own: SocketAddr,
     /// Another node on the same store.
     other: SocketAddr,
@@ -25,13 +25,13 @@ impl Zombie {
     async fn wake(test: &str, mode: &str) -> Zombie {
         let directory = tempfile::tempdir().unwrap();
         let (mut child, [own, other]) = service::start(test, directory.path(), mode);
-        // Else the first thing it does when it wakes is to renew its lease, before anybody could
-        // have acted on the lapse.
+        // Otherwise the node would renew its lease as soon as it wakes, before another node could
+        // act on the lapse.
         service::order(&mut child, "fail renewals");
         let first = tokio::spawn(send(own, "/slow", "k", false));
         child.wait_for("began 1");
         child.stop();
-        // A lease goes by the machine's own clock, which no test can turn.
+        // The lease runs by the machine's clock, which a test cannot advance.
         tokio::time::sleep(Duration::from_millis(110)).await;
         child.cont();
         Zombie {
@@ -107,7 +107,8 @@ fn after_a_takeover_the_zombies_completion_changes_nothing() {
             (201, "charged by attempt 2", false)
         );
 
-        // Discarded, re-read, replayed: the zombie's own caller gets the successor's answer.
+        // The zombie's result is discarded and the record read again: the zombie's caller gets the
+        // successor's answer.
         let first = zombie.finish().await;
         assert_eq!((&first.body, first.is_replay), (&successor.body, true));
         for node in [zombie.own, zombie.other] {

@@ -1,26 +1,26 @@
-//! The judge's book: what callers were promised, to be held against the store and the ledger.
+//! Records what callers were promised, to be checked against the store and the ledger.
 
 use super::process::{Places, Process};
 use super::service::{Answer, Order};
 
-/// How many of the latest promises are looked at after each fault; all of them in the end.
+/// How many of the latest answers are replayed after each fault; at the end, all are.
 const LATEST: usize = 4;
-/// A repeat would rather wait for the attempt under way than be told to come back.
+/// Repeats wait for a running attempt instead of being rejected as in flight.
 const WAIT_S: u64 = 5;
 
 #[derive(Default)]
 pub struct Book {
-    /// Charges that a caller knows of, in the order in which they were answered.
+    /// Acknowledged charges, in the order of their answers.
     acknowledged: Vec<(String, Answer)>,
-    /// Keys that are held as unknown.
+    /// The number of keys whose outcome is unknown.
     pub unknown: usize,
-    /// Keys that were charged only when they were sent again.
+    /// The number of keys that were charged only when they were sent again.
     pub run_on_retry: usize,
     pub replayed: usize,
 }
 
 impl Book {
-    /// Notes what a request was answered with, which has to be one of the documented answers; says
+    /// Records the answer to a request, which must be one of the documented answers. Returns
     /// whether it was a charge.
     pub fn note(&mut self, key: &str, answer: &Answer) -> bool {
         if answer.status == 201 {
@@ -34,7 +34,7 @@ impl Book {
         false
     }
 
-    /// Charges something nobody has charged before.
+    /// Charges a new key.
     pub fn charge(&mut self, process: &mut Process, key: &str, answer_bytes: usize) {
         let answer = process.send_until_definite(&Order {
             key: key.to_owned(),
@@ -45,7 +45,7 @@ impl Book {
         self.note(key, &answer);
     }
 
-    /// Sends a key again that met with a fault, until it has a definite answer.
+    /// Sends a key that met a fault again, until it has a definite answer.
     pub fn retry(&mut self, process: &mut Process, key: &str, answer_bytes: usize) {
         let answer = process.send_until_definite(&Order {
             key: key.to_owned(),
@@ -70,13 +70,13 @@ impl Book {
         self.replayed += usize::from(answer.is_replay);
     }
 
-    /// What was acknowledged lately is replayed as it was.
+    /// Checks that the latest acknowledged answers are replayed unchanged.
     pub fn replay_latest(&mut self, process: &mut Process) {
         let first = self.acknowledged.len().saturating_sub(LATEST);
         self.replay_from(first, process);
     }
 
-    /// Everything that was ever acknowledged is replayed as it was.
+    /// Checks that every acknowledged answer is replayed unchanged.
     pub fn replay_all(&mut self, process: &mut Process) {
         self.replay_from(0, process);
     }
@@ -93,7 +93,7 @@ impl Book {
         }
     }
 
-    /// The ledger's word: at most one effect for each key, exactly one for each that was
+    /// Checks the ledger: at most one effect for each key, exactly one for each that was
     /// acknowledged.
     pub fn judge(&self, places: &Places) {
         let effects = places.ledger().counts();
@@ -114,7 +114,7 @@ fn same(key: &str, first: &Answer, again: &Answer) {
     assert_eq!(*again, replay, "{key} was acknowledged");
 }
 
-/// The file is whole, by SQLite's own check.
+/// Checks the file with SQLite's `integrity_check`.
 pub fn check_file(places: &Places) {
     let connection = rusqlite::Connection::open(&places.store).unwrap();
     let word: String = connection

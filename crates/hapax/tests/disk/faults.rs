@@ -1,5 +1,5 @@
-//! Writes and fsyncs of the store's files that fail, one after the other, under a process that has
-//! to live with it.
+//! Writes and fsyncs of the store's files fail, one after the other, under a process that must
+//! survive it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,32 +11,32 @@ use super::book::{Book, check_file};
 use super::process::{Places, Process};
 use super::service::{self, Order};
 
-/// Every call by which a file changes or is made durable.
+/// Every system call that changes a file or makes it durable.
 const WRITES: &str = "pwrite64,pwritev,write,writev,ftruncate,fallocate,fsync,fdatasync";
-/// What a request waits for the store: short, so that a lasting fault is soon over,
+/// How long a request waits for the store: short, so that tests of lasting faults are quick.
 const STORE_TIMEOUT: Duration = Duration::from_millis(100);
-/// or long enough for a checkpoint on a busy machine.
+/// The same where the log is filled: long enough for a checkpoint on a busy machine.
 const STORE_TIMEOUT_FILLING: Duration = Duration::from_millis(500);
-/// A request asks the store for a claim and for a completion, and each may take its timeout; the
-/// rest is for a busy machine.
+/// A request calls the store for a claim and for a completion, and each may take the store timeout.
+/// The rest allows for a busy machine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
-/// Of a whole request: its answer takes pages of its own.
+/// The size of an answer: large enough to need its own pages.
 const ANSWER_BYTES: usize = 6_000;
-/// Requests at once.
+/// The number of concurrent requests.
 const TOGETHER: usize = 6;
-/// Of requests that are there to fill the log until a checkpoint is due,
+/// The size of answers that fill the log until a checkpoint is due.
 const FILLING_ANSWER_BYTES: usize = 256 << 10;
-/// so many at the most. Stores that let their log grow further need more.
+/// The largest number of such answers. A store whose log may grow further needs more.
 const FILLING_ANSWERS_MAX: usize = 400;
 
-/// Calls that fail.
+/// Which system calls fail.
 #[derive(Clone, Debug)]
 struct Fault {
     call: String,
     error: &'static str,
-    /// The first one that fails.
+    /// The first call that fails, counted from 1.
     nth: usize,
-    /// Whether those after it fail too.
+    /// Whether all later calls fail too.
     lasts: bool,
 }
 
@@ -55,13 +55,13 @@ impl Fault {
     }
 }
 
-/// What a sweep came to.
+/// Totals of one test.
 #[derive(Default)]
 struct Tally {
     faults: usize,
-    /// Faults that hit at least one call.
+    /// The number of faults that hit at least one call.
     landed: usize,
-    /// Calls that were made to fail.
+    /// The number of calls that failed.
     calls: usize,
     unavailable: usize,
 }
@@ -86,7 +86,7 @@ impl Tally {
     }
 }
 
-/// A service, and everything it has promised.
+/// A running service, and the answers it has given.
 struct Bench {
     places: Places,
     process: Process,
@@ -131,7 +131,7 @@ impl Bench {
         Strace::attach(self.process.child.pid(), &options, &self.places.log)
     }
 
-    /// How often a thread makes each of the calls while `work` is done, at the most.
+    /// The highest number of times that one thread makes each of the calls during `work`.
     fn count(
         &mut self,
         work: impl FnOnce(&mut Bench, &Strace),
@@ -141,8 +141,8 @@ impl Bench {
         Ok(most_by_one_thread(&calls(&strace.detach())))
     }
 
-    /// One whole request under a fault; then the fault is gone, and the same process has to be as
-    /// good as new.
+    /// Sends one request under a fault. Then the fault is removed, and the same process must work
+    /// normally.
     fn endure(&mut self, name: &str, fault: &Fault) {
         let strace = self
             .attach(&[
@@ -156,7 +156,7 @@ impl Bench {
         self.recover(name, &[name.to_owned()], strace);
     }
 
-    /// Several requests at once under a fault, so that it hits what they share.
+    /// Sends several requests concurrently under a fault, so that it hits a shared commit.
     fn endure_together(&mut self, name: &str, fault: &Fault) {
         let strace = self
             .attach(&[
@@ -195,7 +195,7 @@ impl Bench {
         keys
     }
 
-    /// Requests until the fault has hit the work that the store does on the side.
+    /// Sends requests until the fault has hit a background checkpoint.
     fn endure_filling(&mut self, name: &str, fault: &Fault) {
         let strace = self
             .attach(&[
@@ -210,7 +210,7 @@ impl Bench {
             self.request(&format!("{name}-{sent}"), FILLING_ANSWER_BYTES);
             sent += 1;
         }
-        // While it lasts, and right after it.
+        // One request during the fault, and one right after it.
         self.request(name, ANSWER_BYTES);
         self.recover(name, &[name.to_owned()], strace);
     }
@@ -231,8 +231,8 @@ impl Bench {
         self.tally.unavailable += usize::from(answer.is_unavailable());
     }
 
-    /// The fault is gone: the same process has to charge what is new, and to answer for what met
-    /// with the fault.
+    /// Removes the fault. The same process must charge new keys, and answer definitely for the keys
+    /// that met the fault.
     fn recover(&mut self, name: &str, keys: &[String], strace: Strace) {
         let injected = strace.detach().matches("(INJECTED)").count();
         self.tally.faults += 1;
@@ -245,8 +245,8 @@ impl Bench {
         self.book.replay_latest(&mut self.process);
     }
 
-    /// Everything that was ever promised, by the process that saw all the faults and by the next
-    /// one.
+    /// Checks every acknowledged answer, first with the process that saw all the faults and then
+    /// with a new one.
     fn judge(mut self, test: &str, what: &str) {
         self.book.replay_all(&mut self.process);
         self.process.child.kill();
@@ -320,7 +320,7 @@ fn a_fault_in_a_commit_that_many_share_costs_none_of_them_an_effect() {
         Err(why) => return println!("SKIPPED {TEST}: {why}"),
     };
     println!("the writes of {TOGETHER} requests at once: {counts:?}");
-    // Every write has had its turn with one request alone; here it is the company that counts.
+    // The earlier tests failed every write of a single request. Here the requests share commits.
     for (index, fault) in faults(&counts, |count| (1..=count).step_by(4).collect())
         .iter()
         .enumerate()
@@ -333,8 +333,8 @@ fn a_fault_in_a_commit_that_many_share_costs_none_of_them_an_effect() {
     bench.judge(TEST, "faults in shared commits");
 }
 
-/// As after a remount: nothing can be written, what is opened to write is opened to read only, and
-/// SQLite may take that for good.
+/// As after a remount: no write succeeds and files can be opened only for reading. SQLite may then
+/// treat the database as read-only for good.
 #[test]
 fn a_disk_that_is_read_only_for_a_while_is_written_again_after_it() {
     const TEST: &str = "faults::a_disk_that_is_read_only_for_a_while_is_written_again_after_it";
@@ -343,7 +343,8 @@ fn a_disk_that_is_read_only_for_a_while_is_written_again_after_it() {
     }
     let mut bench = Bench::start(TEST, STORE_TIMEOUT);
     for nth in 1..=3 {
-        // Every other opening: the first tries to write, the one that follows is content to read.
+        // Fails every other opening: SQLite first opens for writing, and then retries for reading
+        // only.
         let openings = "inject=openat:error=EROFS:when=1+2";
         let writes = format!("inject={WRITES}:error=EROFS:when={nth}+");
         let strace = match bench.attach(&[
@@ -373,7 +374,7 @@ fn a_fault_in_a_checkpoint_costs_nothing() {
         return service::serve();
     }
     let mut bench = Bench::start(TEST, STORE_TIMEOUT_FILLING);
-    // In WAL mode nothing but a checkpoint writes to the main file.
+    // In WAL mode only a checkpoint writes to the main file.
     bench.files.truncate(1);
     let counted = bench.count(|bench, strace| {
         let mut sent = 0;
@@ -397,8 +398,8 @@ fn a_fault_in_a_checkpoint_costs_nothing() {
     bench.judge(TEST, "faults in a checkpoint");
 }
 
-/// The first, one in the middle, and one near the end: a checkpoint writes pages one like the
-/// other.
+/// The first call, one in the middle, and one near the end. The writes of a checkpoint do not
+/// differ otherwise.
 fn some_of(count: usize) -> Vec<usize> {
     let mut some = vec![1, count / 2, count * 9 / 10];
     some.retain(|nth| *nth > 0);

@@ -1,5 +1,5 @@
-//! A disk that is full, with room left for a bit more each time, so that every write of a request
-//! is once the one that fails.
+//! A full disk, with a little more room in each run, so that every write of a request is once the
+//! one that fails.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,19 +12,19 @@ use super::process::{Places, Process};
 use super::service::{self, Order};
 
 const STORE_TIMEOUT: Duration = Duration::from_millis(100);
-/// A request asks the store for a claim and for a completion, and each may take its timeout; the
-/// rest is for a busy machine.
+/// A request calls the store for a claim and for a completion, and each may take the store timeout.
+/// The rest allows for a busy machine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_BYTES: usize = 6_000;
-/// Below what makes a store checkpoint, so that its log can only grow.
+/// Too small for a checkpoint to fall due, so that the log only grows.
 const DISK_BYTES: u64 = 16 << 20;
-/// A request that needs more than this has no need for it.
+/// The limit of pages to try; no request needs this many.
 const PAGES_MAX: u64 = 120;
-/// So many pages in a row with which nothing fails any more: then a whole request has had what it
-/// needs.
+/// After this many runs in a row without a failure, a request has all the pages it needs.
 const ENOUGH: usize = 3;
 
-/// Mounts a disk and does the test on it, here or where it may; says so if nowhere.
+/// Mounts a disk and runs the test on it, in this process or in one that may mount. Prints why if
+/// neither is possible.
 fn on_a_small_disk(test: &str, work: impl FnOnce(&Tmpfs, &Path)) {
     if crash::role().is_some() {
         return service::serve();
@@ -43,7 +43,7 @@ fn on_a_small_disk(test: &str, work: impl FnOnce(&Tmpfs, &Path)) {
     }
 }
 
-/// A fresh directory on the disk for the store; its ledger elsewhere, where there is always room.
+/// A new directory on the disk for the store. The ledger is on another disk, which always has room.
 fn places(disk: &Tmpfs, elsewhere: &Path, name: &str) -> Places {
     let directory = disk.path().join(name);
     std::fs::create_dir(&directory).unwrap();
@@ -56,7 +56,7 @@ fn places(disk: &Tmpfs, elsewhere: &Path, name: &str) -> Places {
 #[derive(Default)]
 struct Tally {
     runs: usize,
-    /// Runs in which something failed for want of space.
+    /// Runs in which an operation failed for lack of space.
     landed: usize,
     unavailable: usize,
     replayed_while_full: usize,
@@ -102,8 +102,8 @@ fn a_full_disk_at_any_write_of_a_request_costs_no_effect() {
     });
 }
 
-/// One life of a store: two charges, the disk fills up but for so many pages, two requests and a
-/// repeat, room again, and a restart.
+/// One run: two charges, the disk fills up except for `pages` pages, two requests and a repeat,
+/// space is freed, and the process restarts.
 fn request_with(
     pages: u64,
     test: &str,
@@ -153,7 +153,7 @@ fn request_with(
     unavailable > 0
 }
 
-/// Sends a request that has to be answered in time; says whether it was charged.
+/// Sends a request that must be answered in time. Returns whether it was charged.
 fn request(process: &mut Process, book: &mut Book, key: &str) -> bool {
     let sent_at = Instant::now();
     let answer = process.send(&Order {
@@ -204,8 +204,8 @@ fn a_store_that_could_not_be_opened_on_a_full_disk_opens_once_there_is_room() {
     });
 }
 
-/// Opens a store that is not there yet, and later one that a killed process left behind; says which
-/// of them could not be opened.
+/// Opens a store that does not exist yet, and then one that a killed process left behind. Returns
+/// which of the two could not be opened.
 fn open_with(pages: u64, test: &str, disk: &Tmpfs, elsewhere: &Path) -> [bool; 2] {
     let places = places(disk, elsewhere, &format!("{pages}-pages"));
     let mut book = Book::default();

@@ -1,5 +1,5 @@
-//! SIGKILL before each system call that one whole request makes, on whichever thread; and before
-//! each that changes anything while a store is opened.
+//! SIGKILL before each system call of a request, on every thread; and before each system call that
+//! changes a file while a store is opened.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::service::{self, Order};
 
 const TEST: &str = "kills::a_kill_before_any_system_call_of_a_request_costs_no_effect";
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Only an opening that hangs takes so long.
+/// Only an opening that hangs takes this long.
 const OPENED_WITHIN: Duration = Duration::from_secs(30);
 const ANSWER_BYTES: usize = 6_000;
-/// Kills at each point: threads take turns differently each time.
+/// Kills at each point: the threads are scheduled differently each time.
 const ROUNDS: usize = 3;
 
-/// Where to kill: at the nth call of its name on a thread.
+/// Where to kill: at the nth call with this name on a thread.
 #[derive(Clone, Debug)]
 struct Point {
     thread: Thread,
@@ -27,8 +27,7 @@ struct Point {
     nth: usize,
 }
 
-/// A thread as it can be found again in another process: its name, and which of those with that
-/// name.
+/// Identifies a thread across processes: its name, and its index among the threads with that name.
 type Thread = (String, usize);
 
 #[test]
@@ -76,7 +75,7 @@ fn a_kill_before_any_system_call_of_a_request_costs_no_effect() {
     );
 }
 
-/// Every call of one whole request, by thread.
+/// Every system call of one request, by thread.
 fn points(process: &mut Process, book: &mut Book, places: &Places) -> Result<Vec<Point>, String> {
     book.charge(process, "warm-up", ANSWER_BYTES);
     let strace = Strace::attach(
@@ -120,7 +119,8 @@ fn named_threads(process: &Process) -> BTreeMap<Thread, u32> {
     named
 }
 
-/// Sends a request to a process that dies at the point; says whether it did.
+/// Sends a request to a process that is killed at the point. Returns whether the kill happened
+/// there.
 fn kill_at(
     point: &Point,
     key: &str,
@@ -137,7 +137,7 @@ fn kill_at(
         format!("trace={call}"),
         format!("inject={call}:signal=KILL:when={nth}"),
     );
-    // A thread that has ended meanwhile is no point any more.
+    // A thread that has ended meanwhile has no such call.
     let Ok(strace) = Strace::attach(thread, &["-e", &trace, "-e", &inject], &places.log) else {
         return false;
     };
@@ -148,7 +148,7 @@ fn kill_at(
     }) {
         book.note(key, &answer);
     }
-    // Killed in any case; by strace, if it has seen so many calls begin.
+    // The process is killed in any case. strace killed it if the log shows `nth` calls begun.
     process.child.kill();
     strace
         .ended()
@@ -158,8 +158,8 @@ fn kill_at(
         >= *nth
 }
 
-/// What opening changes on the disk. A kill between two of these is the same wherever between them
-/// it comes.
+/// The system calls by which an opening changes the disk. Between two of them, the moment of a kill
+/// makes no difference.
 const CHANGES: &str = "trace=openat,write,pwrite64,ftruncate,fallocate,fsync,fdatasync,unlink,unlinkat,rename,renameat";
 
 #[test]
@@ -190,7 +190,7 @@ fn a_kill_before_any_system_call_of_an_opening_leaves_a_store_that_opens() {
     );
 }
 
-/// How often a thread makes each call while a store is opened for the first time, at the most.
+/// The highest number of times that one thread makes each call while a new store is opened.
 fn count_opening(test: &str) -> Result<BTreeMap<String, usize>, String> {
     let directory = tempfile::tempdir().unwrap();
     let places = Places::in_directory(directory.path());
@@ -204,8 +204,8 @@ fn count_opening(test: &str) -> Result<BTreeMap<String, usize>, String> {
     Ok(most_by_one_thread(&calls(&strace.detach())))
 }
 
-/// Kills a process that opens a new store, and one that opens what another left; says how many of
-/// the two died of it.
+/// Kills a process that opens a new store, and one that opens what the first left behind. Returns
+/// how many of the two kills happened at the call.
 fn kill_opening(test: &str, call: &str, nth: usize) -> usize {
     let directory = tempfile::tempdir().unwrap();
     let places = Places::in_directory(directory.path());
@@ -222,7 +222,7 @@ fn kill_opening(test: &str, call: &str, nth: usize) -> usize {
             &places.log,
         )
         .unwrap();
-        // Whether it heard that, and how far it came, is the point.
+        // The process may be killed before it reads the order, or at any later step.
         process.child.try_say("open");
         while process
             .child
@@ -230,7 +230,8 @@ fn kill_opening(test: &str, call: &str, nth: usize) -> usize {
             .is_some_and(|line| !line.starts_with("open "))
         {}
         process.child.kill();
-        // Counted at its beginning: who has begun so many has been killed there.
+        // strace logs a call when it begins: a thread that began `nth` calls was killed at the last
+        // one.
         landed += usize::from(
             most_by_one_thread(&calls(&strace.ended()))
                 .get(call)

@@ -1,5 +1,5 @@
-//! A real service whose disk fails, fills up, or loses what it was never made to keep. Judged by a
-//! ledger outside Hapax.
+//! A real service whose disk fails, fills up, or loses data that was never made durable. The
+//! verdict comes from a ledger outside Hapax.
 //!
 //! The faults come from outside, at the system calls of an unchanged process. Nothing here knows
 //! how the store lays out its file.

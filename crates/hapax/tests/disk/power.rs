@@ -1,4 +1,4 @@
-//! The power goes at any moment of a recorded life, and the disk keeps no more than it was made to.
+//! Power is lost at any moment of a recorded run, and the disk keeps only what was made durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,25 +16,25 @@ use super::service::{self, Answer, Order, Shop, digest};
 
 const TEST: &str = "power::what_was_acknowledged_survives_the_loss_of_power";
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Power losses, unless `HAPAX_POWER_LOSSES` says otherwise.
+/// The number of power losses, unless `HAPAX_POWER_LOSSES` sets it.
 const POWER_LOSSES: u64 = 2_000;
-/// Losses on a disk that lies, to see that the judge would notice.
+/// The number of losses on a disk that lies about syncs, to show that the checks would notice.
 const LIES: u64 = 60;
-/// Another seed, another two thousand moments.
+/// Another seed tests other moments.
 const SEED: u64 = 1;
 const THREADS: u64 = 2;
-/// Requests at once,
+/// The number of concurrent requests.
 const CONCURRENCY: usize = 16;
-/// and so many before it is seen whether the recording has everything in it.
+/// The number of requests between two checks that the recording is complete.
 const BATCH: usize = 60;
-/// Answers of many sizes; the large ones fill the log, so that checkpoints come.
+/// Answers of several sizes; the large ones fill the log, so that there are checkpoints.
 const ANSWER_BYTES: [usize; 4] = [300, 6_000, 1_000, 60_000];
-/// Only a store that never checkpoints needs so many.
+/// Only a store that never checkpoints needs this many batches.
 const BATCHES_MAX: usize = 20;
-/// Keys without an effect that are tried on each image.
+/// The number of keys without an effect that are tried on each image.
 const TRIED_MAX: usize = 3;
-/// What may be lost: the names of the store's files. What is in shared memory and who owns the file
-/// do not outlive the machine.
+/// The store's files, which may lose data. Shared memory and the owner's file do not survive the
+/// machine.
 const FILES: [&str; 3] = ["hapax.db", "hapax.db-wal", "hapax.db-journal"];
 
 #[test]
@@ -42,7 +42,7 @@ fn what_was_acknowledged_survives_the_loss_of_power() {
     if crash::role().is_some() {
         return service::serve();
     }
-    // A recording that was kept can be judged again: with it, a seed repeats its loss.
+    // A saved recording can be judged again: with it, a seed reproduces its loss.
     let log = match std::env::var("HAPAX_POWER_RECORDING") {
         Ok(kept) => std::fs::read_to_string(kept).unwrap(),
         Err(_) => match record() {
@@ -78,10 +78,10 @@ fn what_was_acknowledged_survives_the_loss_of_power() {
     );
 }
 
-/// Records a life: many requests at once, checkpoints, logs begun anew, and the store closed and
-/// opened again in the middle.
+/// Records a run: many concurrent requests, checkpoints, restarts of the log, and a close and
+/// reopening of the store in the middle.
 ///
-/// The log, and before it the store's directory in a line of its own.
+/// Returns the log, preceded by a line with the store's directory.
 fn record() -> Result<String, String> {
     let directory = tempfile::tempdir().unwrap();
     let places = Places::in_directory(directory.path());
@@ -124,14 +124,14 @@ fn parse(log: &str) -> Recording {
     Recording::parse(log, Path::new(directory), &FILES)
 }
 
-/// Keeps a recording for whoever wants to know what went wrong.
+/// Saves a recording, so that a failure can be investigated.
 fn keep(log: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("hapax-power-{}", std::process::id()));
     std::fs::write(&path, log).unwrap();
     path
 }
 
-/// What a recording should have in it, to show anything.
+/// The events that a recording must contain to prove anything.
 struct Marks {
     main_file_syncs: usize,
     log_syncs: usize,
@@ -147,7 +147,7 @@ impl Marks {
         }
     }
 
-    /// A checkpoint, and a log begun anew, since the earlier ones.
+    /// Whether there has been a checkpoint and a restart of the log since `earlier`.
     fn is_past(&self, earlier: &Marks) -> bool {
         self.main_file_syncs > earlier.main_file_syncs && self.logs_begun > earlier.logs_begun
     }
@@ -188,11 +188,11 @@ impl std::fmt::Display for Marks {
     }
 }
 
-/// What the recording says that others may have known, and since when.
+/// What the recording shows that clients could have observed, and since when.
 struct Facts {
     /// Answers that left the process.
     answers: Vec<(usize, String, Answer)>,
-    /// Effects that took place.
+    /// Effects that were made.
     effects: Vec<(usize, String)>,
 }
 
@@ -238,11 +238,11 @@ impl Facts {
     }
 }
 
-/// What all the images came to.
+/// Totals over all images.
 #[derive(Default)]
 struct Verdict {
     images: usize,
-    /// Images in which something was at stake.
+    /// The number of images in which data could be lost.
     landed: usize,
     losses: Losses,
     checked: Checked,
@@ -250,14 +250,14 @@ struct Verdict {
     convicted: BTreeMap<u64, String>,
 }
 
-/// What was looked at in an image.
+/// What was checked in an image.
 #[derive(Clone, Copy, Default)]
 struct Checked {
     answers: usize,
-    /// Effects whose answer had not left yet, and what their keys get.
+    /// Effects whose answer had not been sent yet, by what a repeat of their keys gets.
     replayed: usize,
     unknown: usize,
-    /// Keys without an effect.
+    /// Keys without an effect, by what a repeat gets.
     run: usize,
     held: usize,
 }
@@ -342,7 +342,7 @@ async fn judge(image: &Image, facts: &Facts, seed: u64) -> Verdict {
     let directory = fast_directory();
     image.write_to(directory.path()).unwrap();
     if seed % 2 == 1 {
-        // What was in shared memory may be there too, in any state: nobody ever made it durable.
+        // The file for shared memory may also exist, with any content: it was never made durable.
         std::fs::write(directory.path().join("hapax.db-shm"), [0xa5; 32 << 10]).unwrap();
     }
     let landed = usize::from(image.losses.at_stake() > 0);
@@ -363,14 +363,14 @@ async fn judge(image: &Image, facts: &Facts, seed: u64) -> Verdict {
     verdict
 }
 
-/// In memory where there is such a place: the images are many, and nobody loses power here.
+/// In memory if possible: there are many images, and this directory needs no durability.
 fn fast_directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .unwrap()
 }
 
-/// Opens what is left and holds it against what others may know. `Err` says what is wrong.
+/// Opens the image and compares it with what clients may have observed. `Err` says what is wrong.
 async fn look(directory: &Path, facts: &Facts, cut: usize) -> Result<Checked, String> {
     let path = directory.join("hapax.db");
     let store = Sqlite::open(&path)
@@ -432,7 +432,7 @@ fn check_integrity(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Every acknowledged answer is there as it was, and no key is there twice.
+/// Every acknowledged answer is unchanged, and no key has two records.
 async fn check_answers(
     shop: &Shop,
     answers: &BTreeMap<&str, &Answer>,

@@ -1,4 +1,4 @@
-//! The parent's side of the child: orders it gives, answers it waits for.
+//! The parent's view of the child: sends orders, waits for answers.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -7,22 +7,22 @@ use hapax_testkit::crash::{Child, Ledger};
 
 use super::service::{Answer, Order};
 
-/// A request that is not answered after so long hangs.
+/// A request that has no answer after this time hangs.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// Where a child keeps its things.
+/// The paths of a child's files.
 #[derive(Clone, Debug)]
 pub struct Places {
     pub store: PathBuf,
     pub ledger: PathBuf,
-    /// Where strace writes.
+    /// The file that strace writes to.
     pub log: PathBuf,
 }
 
 impl Places {
-    /// All in one directory.
+    /// All files in one directory.
     pub fn in_directory(directory: &Path) -> Places {
-        // By its true path: strace compares paths letter by letter.
+        // The canonical path: strace compares paths as text.
         let directory = std::fs::canonicalize(directory).unwrap();
         Places {
             store: directory.join("hapax.db"),
@@ -31,7 +31,7 @@ impl Places {
         }
     }
 
-    /// The files that are the store's: what a fault may hit.
+    /// The files of the store: those that a fault may hit.
     pub fn store_files(&self) -> Vec<String> {
         ["", "-wal", "-shm", "-journal"]
             .iter()
@@ -50,7 +50,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the service, but leaves its store closed.
+    /// Starts the service without opening its store.
     pub fn stand_by(test: &str, places: &Places, store_timeout: Duration) -> Process {
         let timeout = store_timeout.as_millis().to_string();
         let envs = [
@@ -69,13 +69,13 @@ impl Process {
         process
     }
 
-    /// Opens the store, or closes it and opens it again.
+    /// Opens the store, after closing it if it is open.
     pub fn open(&mut self) {
         self.try_open()
             .unwrap_or_else(|why| panic!("the store does not open: {why}"));
     }
 
-    /// The same where it may fail: with what the store said.
+    /// Like `open`, but returns the store's error.
     pub fn try_open(&mut self) -> Result<(), String> {
         self.child.say("open");
         match self.child.wait_for("open ").as_str() {
@@ -84,7 +84,7 @@ impl Process {
         }
     }
 
-    /// Gives an order without waiting for its answer; says whether anybody heard it.
+    /// Sends an order without waiting for its answer. Returns whether the child read it.
     pub fn order(&mut self, order: &Order) -> bool {
         let Order {
             key,
@@ -95,7 +95,7 @@ impl Process {
             .try_say(&format!("send {key} {answer_bytes} {wait_s}"))
     }
 
-    /// The next answer, whoever's it is; `None` if the child died first.
+    /// The next answer to any order; `None` if the child died first.
     pub fn answer(&mut self) -> Option<(String, Answer)> {
         let deadline = Instant::now() + ANSWER_MAX;
         loop {
@@ -126,8 +126,7 @@ impl Process {
             .unwrap_or_else(|| panic!("the child died of {order:?}"))
     }
 
-    /// Sends it again until the answer is one to go by: neither still running nor the store's
-    /// momentary trouble.
+    /// Sends the order again until its answer is definite: neither in flight nor store unavailable.
     pub fn send_until_definite(&mut self, order: &Order) -> Answer {
         let deadline = Instant::now() + ANSWER_MAX;
         loop {

@@ -1,5 +1,5 @@
-//! The audit log in the file: it outlives openings, copies, older formats and kills, and its damage
-//! is noticed.
+//! The audit log in the file: it survives reopening, copies, older formats and kills, and damage to
+//! it is detected.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ async fn the_log_is_there_after_reopening_in_a_backup_and_for_other_processes() 
     assert_sound(&shop.raw());
 }
 
-/// The file was made by the version before the audit log: one record of each kind.
+/// The file was written by the version before the audit log. It has one record of each kind.
 #[tokio::test]
 async fn a_file_of_format_2_keeps_everything_and_gets_a_log() {
     let shop = Shop::new();
@@ -216,7 +216,7 @@ async fn an_entry_that_was_changed_is_an_error_and_the_others_can_be_read() {
                 "{change}"
             );
         }
-        // What cannot be believed is not removed either, nor anything after it.
+        // A sweep removes neither a damaged entry nor any entry after it.
         shop.clock.advance(hapax_core::audit::KEPT_FOR * 2);
         super::shop::sweep_all(&store).await;
         assert!(store.log(LogQuery::after(1, 10)).await.is_err(), "{change}");
@@ -226,8 +226,8 @@ async fn an_entry_that_was_changed_is_an_error_and_the_others_can_be_read() {
 const PATH: &str = "HAPAX_CHANGED_BY_HAND";
 const KEYS: usize = 40;
 
-/// A process that changes records by hand is killed at any moment: every change has its entry, and
-/// every entry its change.
+/// A process that settles and forgets records is killed at any moment: every change has its entry,
+/// and every entry its change.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_kill_a_change_by_hand_and_its_entry_are_both_there_or_neither() {
     const TEST: &str =
@@ -240,7 +240,7 @@ async fn after_a_kill_a_change_by_hand_and_its_entry_are_both_there_or_neither()
         let shop = Shop::new();
         let mut child = Child::spawn(TEST, "operator", &[(PATH, shop.path.to_str().unwrap())]);
         child.wait_for(&format!("changed {}.", round * 6));
-        // Between two of its commits, or within one: wherever it has come to by now.
+        // The kill falls between two commits or within one.
         child.kill();
         let store = shop.open().await;
         let log = log(&store).await;
@@ -292,7 +292,7 @@ fn touched(entry: &LogEntry) -> RecordId {
     entry.touched.as_ref().unwrap().id
 }
 
-/// Settles, then forgets, everything there is, until it is killed.
+/// Settles and then forgets every record, until the process is killed.
 async fn change_by_hand(path: &str) {
     let options = Options {
         clock: Some(Arc::new(ManualClock::new())),

@@ -1,4 +1,4 @@
-//! Copies of the file, and what happens when one takes its place.
+//! Copies of the file, and what happens when a copy replaces it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ async fn a_backup_under_load_has_everything_acknowledged_before_it_and_is_sound(
     );
     drop(copy);
     assert_sound(&rusqlite::Connection::open(&path).unwrap());
-    // The original goes on.
+    // The original store is not affected.
     assert!(store.restored().is_none());
     assert_eq!(
         answer(&*store, "during-7").await,
@@ -98,8 +98,8 @@ async fn a_backup_overwrites_nothing_and_leaves_nothing_behind_when_it_fails() {
     );
 }
 
-/// The writer comes to it when its caller, and with it the file that was to become the copy, is
-/// gone.
+/// The caller of the backup has gone, and with it the temporary file, before the writer handles the
+/// request.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_that_was_given_up_leaves_nothing_behind() {
     let shop = Shop::new();
@@ -125,15 +125,15 @@ async fn a_backup_that_was_given_up_leaves_nothing_behind() {
     backup.abort();
     assert!(backup.await.unwrap_err().is_cancelled());
     drop(lock);
-    // The writer carries out one batch after the other: with the end of a second one, the backup's
-    // turn is over.
+    // The writer processes one batch after the other: when a second batch has ended, the backup has
+    // had its turn.
     charge(&*store, "second", "paid", KEPT).await;
     charge(&*store, "third", "paid", KEPT).await;
     assert_eq!(files(), [""; 0]);
 }
 
-/// What is acknowledged after the copy is whole is not in it, however late whoever asked for it
-/// looks at the clock.
+/// Writes that are acknowledged after the copy is complete are not in it, even if the caller reads
+/// the time later.
 #[tokio::test]
 async fn a_backup_says_when_it_was_whole_and_not_when_its_caller_heard_of_it() {
     let shop = Shop::new();
@@ -147,8 +147,8 @@ async fn a_backup_says_when_it_was_whole_and_not_when_its_caller_heard_of_it() {
         () = eventually("the backup waits for the writer", SOON, || store.stats().queue_bytes > 0) => {}
     }
     drop(lock);
-    // The writer carries out one batch after the other, and one between two steps of the copy, of
-    // which so small a file needs two: with the end of a third batch it is whole.
+    // The writer processes one batch after the other, and one between two steps of the copy. A file
+    // this small takes two steps: after the third batch the copy is complete.
     for key in ["meanwhile", "and then"] {
         charge(&store, key, "paid", KEPT).await;
     }
@@ -161,8 +161,8 @@ async fn a_backup_says_when_it_was_whole_and_not_when_its_caller_heard_of_it() {
     assert_eq!(answer(&copy, "after").await, None);
 }
 
-/// Both ways in which an old state comes back: a backup, and a plain copy of the file that was made
-/// while nobody used it.
+/// Both ways in which an old state returns: a backup, and a plain copy of the file made while no
+/// process had it open.
 #[tokio::test]
 async fn an_old_state_raises_the_epoch_and_an_alarm_and_fences_still_grow() {
     for is_backup in [true, false] {
@@ -180,7 +180,7 @@ async fn an_old_state_raises_the_epoch_and_an_alarm_and_fences_still_grow() {
         };
         assert_eq!(store.restored(), None);
         let epoch = store.info().await.unwrap().epoch;
-        // Fences run ahead of a clock that stands.
+        // The clock stands still, so that the fences run ahead of it.
         let mut lost = win(&store, claim("since")).await;
         for _ in 0..20 {
             win(&store, finish(&lost, State::Retryable, "", KEPT)).await;
@@ -207,12 +207,12 @@ async fn an_old_state_raises_the_epoch_and_an_alarm_and_fences_still_grow() {
         );
         assert!(again.head.fence.as_u64() >= shop.clock.now().as_micros());
         drop(store);
-        // Only once: from now on it is the store.
+        // The alarm is raised only once: the copy is the store from now on.
         assert_eq!(shop.open().await.restored(), None);
     }
 }
 
-/// The file beside it still knows that there was a store.
+/// The file beside the store still records that there was one.
 #[tokio::test]
 async fn a_deleted_file_raises_an_alarm_too() {
     let shop = Shop::new();
@@ -220,7 +220,7 @@ async fn a_deleted_file_raises_an_alarm_too() {
     let lost = charge(&store, "since", "paid", KEPT).await;
     drop(store);
     for end in ["", "-wal", "-shm"] {
-        // The log and its index are there only if the store did not end in order.
+        // The log and its index exist only if the store was not closed cleanly.
         let _ = std::fs::remove_file(shop.beside(end));
     }
     shop.clock.advance(Duration::from_millis(1));
@@ -231,7 +231,7 @@ async fn a_deleted_file_raises_an_alarm_too() {
     assert_eq!(shop.open().await.restored(), None);
 }
 
-/// Something stands against the first opening of the copy, and is put right.
+/// The first opening of the copy fails, and its cause is then repaired.
 #[tokio::test]
 async fn an_alarm_that_nobody_could_hear_is_raised_again() {
     let shop = Shop::new();

@@ -1,4 +1,4 @@
-//! How long the log, how large the file and how full the queue may get.
+//! Limits of the log's length, the file's size and the queue's bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +57,7 @@ async fn the_log_stays_short_and_is_short_again_after_a_long_reader() {
         before
     );
     drop(reader);
-    // Though nobody writes.
+    // The log is cut back although nothing is written.
     eventually("the log is cut back", Duration::from_secs(10), || {
         length(&shop, "-wal") <= LOG_MAX
     })
@@ -69,14 +69,14 @@ async fn the_log_stays_short_and_is_short_again_after_a_long_reader() {
     assert_eq!(answer(&store, "read-99").await, Some(vec![7; MIB]));
 }
 
-/// A reader that stays in the log keeps it from beginning anew. The store's own come one after the
-/// other, and must not be taken for one from outside, for whom nothing can be done.
+/// A reader that stays in the log keeps it from restarting. The store's own readers follow one
+/// another, and must not be treated as an outside reader, about which the store can do nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_stays_short_though_the_stores_own_readers_never_rest() {
     let shop = Shop::new();
     let store = Arc::new(shop.open().await);
     charge_many(&store, (0..1_000).map(|i| i.to_string()), KEPT).await;
-    // One snapshot of the log for all of them.
+    // All of these are read in one snapshot of the log.
     let ids: Vec<_> = (0..1_000).map(|i| id(&i.to_string())).collect();
     let is_over = Arc::new(AtomicBool::new(false));
     let mut readers = tokio::task::JoinSet::new();
@@ -119,8 +119,8 @@ async fn the_file_shrinks_when_what_was_in_it_is_gone() {
     assert_eq!(store.stats().records, 0);
 }
 
-/// A disk that does not answer, here a lock that somebody else holds: what waits is bounded in
-/// bytes, and the rest is told at once.
+/// The disk does not respond (here another connection holds a lock). Waiting writes are limited in
+/// bytes, and the rest are refused at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_a_slow_disk_is_bounded_in_bytes() {
     let shop = Shop::new();
@@ -143,7 +143,7 @@ async fn what_waits_for_a_slow_disk_is_bounded_in_bytes() {
         );
         waiting.spawn(async move { store.put_if(put).await.is_ok() });
     }
-    // All that find no room, while nothing makes any.
+    // No room is freed while the lock is held, so every write beyond the limit is refused.
     eventually("most are refused", SOON, || store.stats().refused >= 20).await;
     assert!(
         store.stats().queue_bytes <= 2 * MIB as u64,
@@ -160,6 +160,6 @@ async fn what_waits_for_a_slow_disk_is_bounded_in_bytes() {
     );
     assert!(refused >= 20);
     assert_eq!(store.stats().queue_bytes, 0);
-    // And it goes on.
+    // The store continues normally.
     charge(&*store, "after", "paid", KEPT).await;
 }

@@ -1,5 +1,4 @@
-//! Files that are not what was written: nothing is served from them, and no key seems new because
-//! of it.
+//! Damaged files: no damaged data is served, and no key looks new because of the damage.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
@@ -17,7 +16,7 @@ use super::shop::{
     HOUR, Shop, answer, charge, charge_many, claim, finish, id, retry, sweep_all, win,
 };
 
-/// Gone after twenty minutes.
+/// The record is gone after twenty minutes.
 const FADED: Lifetime = Lifetime {
     retention: Duration::from_secs(600),
     tombstone: Duration::from_secs(600),
@@ -56,7 +55,8 @@ async fn a_damaged_piece_of_the_roll_is_read_from_the_heads() {
     }
 }
 
-/// A store at rest, with one piece of the index snapshot: `hurt` is on it, after a few others.
+/// A closed store with one piece of the index snapshot, which lists `hurt` after a few other
+/// records.
 async fn rolled(before: usize) -> Shop {
     let shop = Shop::new();
     let store = Arc::new(shop.open().await);
@@ -87,8 +87,8 @@ async fn a_damaged_piece_of_the_roll_is_written_anew_and_fails_no_write() {
     assert_eq!(checksum(), written);
 }
 
-/// Every column of a head: a change that SQLite has no way to notice. Where the roll names the row,
-/// only its own key suffers.
+/// Changes every column of a head, in a way that SQLite cannot detect. If the index snapshot lists
+/// the row, only its own key fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_was_changed_is_never_believed() {
     let columns = "id state fence token version attempts incarnation lease_until fingerprint policy created_at claimed_at finished_at \
@@ -137,7 +137,7 @@ async fn a_record_that_was_changed_is_never_believed() {
     }
 }
 
-/// One bit makes its end a time long ago.
+/// One changed bit sets the end of its tombstone far in the past.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sweep_removes_nothing_that_it_cannot_believe() {
     let shop = rolled(0).await;
@@ -154,8 +154,8 @@ async fn a_sweep_removes_nothing_that_it_cannot_believe() {
     );
 }
 
-/// It stands at the front of its lane. The other lanes are swept, the file is not opened again for
-/// it, and whoever shares a commit with the sweep hears nothing of it.
+/// The unreadable row is at the front of its expiry queue. The other queues are swept, the file is
+/// not reopened because of it, and a write in the same commit as the sweep succeeds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_cannot_be_read_is_not_swept_and_harms_nobody_else() {
     let shop = rolled(0).await;
@@ -165,7 +165,7 @@ async fn a_row_that_cannot_be_read_is_not_swept_and_harms_nobody_else() {
         Ok(1)
     );
     let store = shop.open().await;
-    // Due before those, so in a lane of its own.
+    // Due before the others, so it gets its own expiry queue.
     charge(
         &store,
         "another",
@@ -200,7 +200,7 @@ async fn a_row_that_cannot_be_read_is_not_swept_and_harms_nobody_else() {
     assert_eq!(answer(&store, "healthy").await, Some(b"paid".to_vec()));
 }
 
-/// A row under another number is nowhere, or stands where another should.
+/// A row whose number has changed is not found, or takes the place of another row.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_key_runs_again_whichever_bit_of_a_rows_number_is_flipped() {
     let shop = rolled(5_000).await;
@@ -210,8 +210,8 @@ async fn no_key_runs_again_whichever_bit_of_a_rows_number_is_flipped() {
         .query_row(place, [], |row| Ok((row.get(0)?, row.get(1)?)))
         .unwrap();
     let near = shop.keys(&format!("row BETWEEN {row} - 20 AND {row} + 20"));
-    // As the file has it: in front of the record, seven bits to a byte, each but the last with its
-    // highest bit set.
+    // The row number as encoded in the file, before the record: a varint of seven bits to a byte,
+    // with the highest bit set in every byte but the last.
     let number: Vec<u8> = (0..7)
         .rev()
         .map(|i| (row >> (7 * i)) as u8 & 0x7f | if i > 0 { 0x80 } else { 0 })
@@ -273,8 +273,8 @@ async fn no_key_runs_again_whichever_bit_of_a_rows_number_is_flipped() {
     }
 }
 
-/// Every column of what the store says of itself. By a clock that is ahead, say, every record would
-/// be gone.
+/// Changes every column of `meta`. If, for example, its clock were ahead, every record would be
+/// expired.
 #[tokio::test]
 async fn what_the_store_says_of_itself_is_not_believed_once_it_was_changed() {
     let shop = Shop::new();
@@ -315,7 +315,7 @@ async fn what_the_store_says_of_itself_is_not_believed_once_it_was_changed() {
     );
 }
 
-/// Its head is sound, and that is all that forgetting takes.
+/// Its head is intact, and forgetting needs only the head.
 #[tokio::test]
 async fn a_key_with_a_damaged_answer_can_be_forgotten() {
     let shop = Shop::new();
@@ -345,7 +345,7 @@ async fn a_key_with_a_damaged_answer_can_be_forgotten() {
     assert_eq!(answer(&*store, "well").await, Some(b"paid".to_vec()));
 }
 
-/// Where no roll says which id was there, nobody could tell a changed id from a new one.
+/// Without an entry in the index snapshot, a changed id cannot be told from a new one.
 #[tokio::test]
 async fn a_changed_record_that_is_not_on_the_roll_yet_keeps_the_file_from_opening() {
     let shop = Shop::new();
@@ -407,8 +407,8 @@ async fn a_file_that_was_cut_short_is_refused() {
     shop.open().await;
 }
 
-/// Page after page is overwritten with rubbish. The store refuses to open, or answers every key
-/// with what is right or with an error.
+/// Overwrites one page after the other with garbage. The store must refuse to open, or answer every
+/// key correctly or with an error.
 #[tokio::test]
 async fn no_key_runs_again_whichever_page_is_damaged() {
     let shop = Shop::new();
@@ -479,7 +479,8 @@ async fn no_key_runs_again_whichever_page_is_damaged() {
     );
 }
 
-/// What says which rows have left has no checksum; what it hides is looked for instead.
+/// The tables that list the rows that have left have no checksum. Opening looks for the rows that
+/// they would hide.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_are_said_to_have_left_and_have_not_keep_the_file_from_opening() {
     let shop = Shop::new();
@@ -514,8 +515,8 @@ async fn rows_that_are_said_to_have_left_and_have_not_keep_the_file_from_opening
     shop.open().await;
 }
 
-/// Rows that no roll names yet: SQLite finds them by the numbers of their neighbours, and one of
-/// those leads astray.
+/// Rows that the index snapshot does not list yet: SQLite finds them by the numbers of neighbouring
+/// rows, one of which is damaged.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_row_is_passed_over_because_a_neighbours_number_is_damaged() {
     let shop = Shop::new();
@@ -539,7 +540,8 @@ async fn no_row_is_passed_over_because_a_neighbours_number_is_damaged() {
         .unwrap();
     let mut refused = 0;
     for (row, id) in rows {
-        // As it is in the page: seven bits to a byte, all but the last marked.
+        // The row number as encoded in the page: seven bits to a byte, with the highest bit set in
+        // all but the last.
         let number: Vec<u8> = (0..7)
             .rev()
             .map(|i| (row >> (7 * i)) as u8 & 0x7f | if i > 0 { 0x80 } else { 0 })

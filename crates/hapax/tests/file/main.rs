@@ -1,5 +1,5 @@
-//! The store's file: what is in it after it was opened again, what a damaged one does, how long its
-//! log and how large it may grow, copies of it, and who else may come near it.
+//! The store's file: reopening, damage, the limits of its log and size, copies, and other processes
+//! that open it.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 

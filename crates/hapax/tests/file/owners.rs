@@ -1,5 +1,5 @@
-//! Who else comes near the file: a second opening, a second name, another program, and whoever
-//! lists what is being written.
+//! Other users of the file: a second opening, a second name, another program, and listings during
+//! writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +21,7 @@ const KEPT: Lifetime = Lifetime {
 };
 
 /// A process that closes any handle of a file loses all the locks it has on it. SQLite in another
-/// process would then take itself for the only one there, and take away the log that the owner goes
-/// on writing.
+/// process would then believe that it is alone, and delete the log that the owner is still writing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_opening_costs_the_owner_neither_its_locks_nor_its_log() {
     const TEST: &str = "owners::a_refused_opening_costs_the_owner_neither_its_locks_nor_its_log";
@@ -43,7 +42,7 @@ async fn a_refused_opening_costs_the_owner_neither_its_locks_nor_its_log() {
     assert!(shop.beside("-wal").exists(), "the log was taken away");
 
     charge(&store, "second", "paid", KEPT).await;
-    // The power goes: what the directory has is what is left.
+    // Simulates a power loss: only the files in the directory are left.
     let left = tempfile::tempdir().unwrap();
     for end in ["", "-wal"] {
         std::fs::copy(shop.beside(end), left.path().join(format!("hapax.db{end}"))).unwrap();
@@ -54,8 +53,8 @@ async fn a_refused_opening_costs_the_owner_neither_its_locks_nor_its_log() {
     }
 }
 
-/// Another program looks, and then tries to have the file for itself. Before 3.51 SQLite tried that
-/// whenever it closed a file; this one must be asked to.
+/// Another program reads the file and then tries to lock it exclusively. Before 3.51 SQLite tried
+/// that whenever it closed a file; this version must be asked to.
 fn visit(path: &str) {
     for mode in ["NORMAL", "EXCLUSIVE"] {
         let raw = rusqlite::Connection::open(path).unwrap();
@@ -75,7 +74,7 @@ fn visit(path: &str) {
     crash::announce("it is not alone");
 }
 
-/// By it the file could have a second owner, with a log of its own.
+/// By its second name the file could get a second owner, with a separate log.
 #[tokio::test]
 async fn a_file_with_a_second_name_is_refused_by_either() {
     let shop = Shop::new();
@@ -132,7 +131,7 @@ async fn what_keeps_the_store_from_writing_is_said_for_as_long_as_it_does() {
     assert_eq!(store.stats().failing, None);
 }
 
-/// Whatever ends, or is begun again, moves from one row to another.
+/// A record that ends or is claimed again moves from one row to another.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listing_misses_no_record_that_only_moves() {
     let shop = Shop::new();
@@ -170,8 +169,8 @@ async fn a_listing_misses_no_record_that_only_moves() {
     assert!(moves > 100, "only {moves} moves: this shows nothing");
 }
 
-/// Writes into a file that was removed succeed, and are gone with the process: nobody may be told
-/// that they are durable.
+/// Writes into a deleted file succeed and are lost with the process: they must not be acknowledged
+/// as durable.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_acknowledged_into_a_file_that_is_no_longer_there() {
     let shop = Shop::new();
@@ -191,7 +190,7 @@ async fn nothing_is_acknowledged_into_a_file_that_is_no_longer_there() {
         error.to_string().contains("no longer where it was") && store.stats().failing.is_some(),
         "{error}"
     );
-    // Back in its place it is taken up again, with all that was acknowledged.
+    // When the file is back in its place the store uses it again, with all acknowledged records.
     for end in ends {
         let _ = std::fs::rename(
             aside.path().join(format!("hapax.db{end}")),

@@ -1,4 +1,4 @@
-//! The index is in memory only: after each start it must be what it was.
+//! The index is only in memory: each opening must rebuild it exactly.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use super::shop::{
     sweep_all, win,
 };
 
-/// More than two pieces of the index snapshot, and a tail.
+/// More than two pieces of the index snapshot, and rows after them.
 const KEYS: usize = 40_000;
-/// Half of a lifetime in which nothing goes.
+/// Long enough that no tombstone is removed during a test.
 const LONG: Lifetime = Lifetime {
     retention: HOUR,
     tombstone: HOUR.saturating_mul(50),
@@ -31,12 +31,12 @@ async fn every_record_is_found_after_reopening_and_what_is_gone_is_not() {
     win(&*store, finish(&unknown, State::Unknown, "", SHORT)).await;
     win(&*store, claim("running")).await;
 
-    // What was released is claimed again, from the middle of its lane, when much has been written
-    // after it.
+    // The released record is claimed again, from the middle of its expiry queue, after many later
+    // writes.
     charge_many(&store, (0..20_000).map(|i| format!("later-{i}")), LONG).await;
     win(&*store, retry(&retryable)).await;
 
-    // The short ones go, and so do the answers of the long ones.
+    // The short records are removed, and so are the answers of the long ones.
     shop.clock.advance(HOUR * 3);
     assert_eq!(
         sweep_all(&*store).await,
@@ -47,8 +47,8 @@ async fn every_record_is_found_after_reopening_and_what_is_gone_is_not() {
     drop(store);
 
     let store = shop.open().await;
-    // The roll still names the row that was left from the middle of its lane; that it was left is
-    // noted.
+    // The index snapshot still lists the row that left the middle of its queue. The table `vacated`
+    // records that it left.
     assert_eq!(store.stats().records as usize, KEYS + 20_000 + 3 + 100);
     for i in 0..KEYS {
         assert_tombstone(&store, &format!("long-{i}")).await;
@@ -93,7 +93,7 @@ async fn every_record_is_found_after_reopening_and_what_is_gone_is_not() {
     assert_sound(&shop.raw());
 }
 
-/// It is there, it is past its retention, and nobody can claim it.
+/// The record is past its retention and cannot be claimed.
 async fn assert_tombstone(store: &dyn Store, key: &str) {
     match store.put_if(claim(key)).await.unwrap() {
         Written::Lost(seen) => {
@@ -122,7 +122,8 @@ async fn assert_all_are_listed(store: &dyn Store, count: usize) {
     assert_eq!(ids.len(), count);
 }
 
-/// A lane that is empty goes on where it was: the roll may still name its old rows.
+/// An emptied expiry queue continues at its position, because the index snapshot may still list its
+/// old rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lane_that_was_emptied_is_not_mistaken_for_what_it_was() {
     let shop = Shop::new();
@@ -153,8 +154,8 @@ async fn a_lane_that_was_emptied_is_not_mistaken_for_what_it_was() {
     assert_sound(&shop.raw());
 }
 
-/// What was released is claimed again, all but what stands in front: the roll then has a piece
-/// behind the last row there is, and the lane goes on behind that.
+/// The released records are claimed again, except the one in front. The index snapshot then has a
+/// piece beyond the last row, and the queue continues after that piece.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lane_goes_on_though_its_end_has_left_and_its_front_has_not() {
     let shop = Shop::new();
@@ -166,7 +167,7 @@ async fn a_lane_goes_on_though_its_end_has_left_and_its_front_has_not() {
             win(&*store, finish(&head, State::Retryable, "", LONG)).await
         }
     };
-    // Two pieces of the index snapshot, and a tail.
+    // Two pieces of the index snapshot, and rows after them.
     let released = many((0..33_000).map(|i| release(i.to_string()))).await;
     drop(store);
     assert_eq!(

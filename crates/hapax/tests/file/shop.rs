@@ -1,4 +1,4 @@
-//! A store with many records in it, and what they should be.
+//! A store with many records, and checks of its content.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 pub const HOUR: Duration = Duration::from_secs(60 * 60);
-/// For what has no bound of its own, on a machine that does other things too.
+/// The timeout of background work that has no bound itself, on a busy machine.
 pub const SOON: Duration = Duration::from_secs(60);
-/// Gone after two hours.
+/// The record is gone after two hours.
 pub const SHORT: Lifetime = Lifetime {
     retention: HOUR,
     tombstone: HOUR,
@@ -61,12 +61,12 @@ impl Shop {
         name.into()
     }
 
-    /// The file through SQLite alone, with nobody else at it.
+    /// A plain SQLite connection to the file. The store should be closed.
     pub fn raw(&self) -> rusqlite::Connection {
         rusqlite::Connection::open(&self.path).unwrap()
     }
 
-    /// The keys of some rows, in order.
+    /// The keys of the rows that meet the condition, in order.
     pub fn keys(&self, condition: &str) -> Vec<String> {
         let raw = self.raw();
         let mut statement = raw
@@ -79,19 +79,20 @@ impl Shop {
             .collect()
     }
 
-    /// The writer waits for a lock that somebody else holds until what is returned is dropped. It
-    /// gives up after a second, so whatever is to be asked of it meanwhile is asked at once.
+    /// Makes the writer wait for a lock until the returned connection is dropped. The writer gives
+    /// up after a second, so a test must send its requests at once.
     pub async fn hold_up(&self, store: &Sqlite) -> rusqlite::Connection {
         let lock = self.raw();
         lock.execute_batch("BEGIN IMMEDIATE").unwrap();
-        // The writer takes this though nobody wants to hear of it, and has everything else wait.
+        // The writer takes this renewal although its future is dropped, and everything else queues
+        // behind it.
         drop(store.renew(Vec::new()));
         eventually("the writer waits", SOON, || store.stats().queue_bytes == 0).await;
         lock
     }
 }
 
-/// Something that happens in the background, and soon.
+/// Waits until something that happens in the background is true.
 pub async fn eventually(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -148,7 +149,7 @@ pub fn finish(head: &Head, state: State, body: impl Into<bytes::Bytes>, lifetime
     }
 }
 
-/// Another attempt at a key whose last one was released, or has lapsed.
+/// Another attempt at a key whose last attempt was released or has lapsed.
 pub fn retry(head: &Head) -> Put {
     Put {
         condition: Condition::Lapsed { fence: head.fence },
@@ -163,7 +164,7 @@ pub async fn win(store: &dyn Store, put: Put) -> Head {
     }
 }
 
-/// One record, completed.
+/// Writes one completed record.
 pub async fn charge(
     store: &dyn Store,
     key: &str,
@@ -174,7 +175,7 @@ pub async fn charge(
     win(store, finish(&head, State::Completed, body, lifetime)).await
 }
 
-/// Many records, each completed with its key as the answer.
+/// Writes many records, each completed with its key as the answer.
 pub async fn charge_many(
     store: &Arc<Sqlite>,
     keys: impl Iterator<Item = String>,
@@ -187,7 +188,7 @@ pub async fn charge_many(
     many(keys.map(charged)).await;
 }
 
-/// Many at once: enough to share commits, and less than the queue takes.
+/// Runs the futures concurrently: enough to share commits, and fewer than the queue holds.
 pub async fn many<T: Send + 'static>(
     all: impl Iterator<Item = impl Future<Output = T> + Send + 'static>,
 ) -> Vec<T> {
@@ -204,7 +205,7 @@ pub async fn many<T: Send + 'static>(
     done
 }
 
-/// What a key's record answers.
+/// The body of the answer of a key.
 pub async fn answer(store: &dyn Store, key: &str) -> Option<Vec<u8>> {
     let reading = store.get(vec![id(key)]).await.unwrap();
     reading.records[0]
@@ -225,8 +226,8 @@ pub async fn sweep_all(store: &dyn Store) -> usize {
     }
 }
 
-/// How often each id has a row. The file alone is asked, as nothing in it keeps an id from having
-/// two.
+/// The number of rows of each id. Reads the file directly, since no constraint in it keeps an id
+/// from having two rows.
 pub fn rows_by_id(raw: &rusqlite::Connection) -> BTreeMap<Vec<u8>, i64> {
     let mut statement = raw
         .prepare("SELECT id, count(*) FROM heads GROUP BY id")
@@ -238,7 +239,7 @@ pub fn rows_by_id(raw: &rusqlite::Connection) -> BTreeMap<Vec<u8>, i64> {
         .collect()
 }
 
-/// The file makes sense to SQLite, and no id is in it twice.
+/// Checks that the file passes SQLite's check and that no id has two rows.
 pub fn assert_sound(raw: &rusqlite::Connection) {
     let verdict: String = raw
         .query_row("PRAGMA integrity_check", [], |row| row.get(0))

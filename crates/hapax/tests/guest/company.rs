@@ -1,4 +1,4 @@
-//! Others in the same file: several guests, and the user's own work.
+//! Other users of the same file: several guests, and the user's own transactions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,12 +63,12 @@ async fn all_guests_of_a_file_go_by_one_clock() {
     );
 }
 
-/// Another boot, and a wall clock that was set back meanwhile.
+/// Simulates another boot with a wall clock that was set back.
 #[tokio::test]
 async fn no_clock_begins_before_the_last_change() {
     let shop = Shop::new();
     let guest = shop.guest().await;
-    // The hand-turned clock is years ahead of the wall.
+    // The manual clock is years ahead of the wall clock.
     let head = win(&guest, claim("k")).await;
     drop(guest);
     shop.connect()
@@ -78,8 +78,8 @@ async fn no_clock_begins_before_the_last_change() {
     assert!(guest.info().await.unwrap().now >= head.claimed_at);
 }
 
-/// Of all who ask at once, by whichever guest, one runs; and with the effect in its own transaction
-/// there is one effect.
+/// Of all concurrent callers, on any guest, one runs; with the effect in its own transaction there
+/// is one effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_of_many_wins_across_guests_and_its_effect_is_the_only_one() {
     const KEYS: usize = 20;
@@ -149,7 +149,7 @@ async fn one_of_many_wins_across_guests_and_its_effect_is_the_only_one() {
     }
 }
 
-/// Claims that gather while somebody has the lock share the transaction that follows.
+/// Claims that queue up while another connection holds the lock share the next transaction.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims_that_gather_behind_a_transaction_are_all_made() {
     let shop = Shop::new();
@@ -166,8 +166,8 @@ async fn claims_that_gather_behind_a_transaction_are_all_made() {
             tokio::spawn(async move { win(&*guest, claim(&format!("k{number}"))).await })
         })
         .collect();
-    // Each of them has read that its key is new before the transaction ends, or comes after it:
-    // either way it is made.
+    // Each claim has read that its key is new before the transaction ends, or comes after it:
+    // either way it succeeds.
     tokio::task::yield_now().await;
     transaction.commit().unwrap();
     for claimed in waiting {
@@ -220,7 +220,7 @@ async fn the_users_own_tables_are_left_alone() {
         ),
         (42, 77, 1)
     );
-    // And the user may tidy up as ever.
+    // The user can still run VACUUM.
     connection.execute_batch("VACUUM").unwrap();
     assert_eq!(
         look(&guest, head.id).await,

@@ -1,4 +1,4 @@
-//! The contract of every store, and step by step against the reference store.
+//! The contract of every store, and a step-by-step comparison with the reference store.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The file as a crash leaves it: copied, with the log beside it, at every step between the claim
-//! and the answer.
+//! The file as a crash leaves it: copied together with its log at every step between the claim and
+//! the answer.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use rusqlite::Connection;
 
 use super::shop::{LEASE, Shop, claim, complete, joining, ordering, orders, run, takeover, win};
 
-/// What a process that was killed now would leave. Read by another process: closing a file that
-/// this one has open would drop its locks.
+/// The files that a process killed now would leave. Another process reads them: closing a file that
+/// this process has open would drop its locks.
 fn image(shop: &Shop, name: &str) -> PathBuf {
     let to = shop.directory.path().join(name);
     std::fs::create_dir(&to).unwrap();
@@ -50,7 +50,7 @@ async fn effect_and_record_never_disagree_in_any_crash_image() {
     let head = win(&guest, claim("k")).await;
     images.push((image(&shop, "claimed"), (Some(State::Running), 0)));
     let mut connection = shop.connect();
-    // So small that what is not committed goes into the log all the same.
+    // A cache so small that uncommitted pages spill into the log.
     connection
         .execute_batch("PRAGMA cache_size = 1; PRAGMA cache_spill = 1")
         .unwrap();
@@ -72,7 +72,7 @@ async fn effect_and_record_never_disagree_in_any_crash_image() {
     }
     println!("{} crash images", images.len());
 
-    // Whoever goes on after a crash before the commit has its effect once.
+    // After a crash before the commit, the next attempt has the only effect.
     shop.clock.advance(LEASE);
     for (image, _) in images
         .iter()

@@ -1,4 +1,4 @@
-//! What a file can be when it is opened, and what can be wrong in it.
+//! The states of a file when it is opened, and the damage it may have.
 
 use std::time::Duration;
 
@@ -166,7 +166,7 @@ async fn a_record_that_cannot_be_read_stops_neither_the_sweep_nor_its_neighbours
     let sql = "UPDATE hapax_heads SET policy = 'from the future' WHERE key = 'bad'";
     assert_eq!(shop.connect().execute(sql, []).unwrap(), 1);
     shop.clock.advance(LEASE);
-    // One at a time, so that the bad one would stand in the way for ever.
+    // Sweeps one record at a time, so that a damaged one could block the sweep for ever.
     let lost = [
         guest.sweep(1).await.unwrap().lost,
         guest.sweep(1).await.unwrap().lost,
@@ -181,7 +181,7 @@ async fn a_record_that_cannot_be_read_stops_neither_the_sweep_nor_its_neighbours
     assert!(damaged.is_err() && fine.is_ok());
 }
 
-/// A record that was claimed before lives had ids of their own.
+/// A record that was claimed before operation ids distinguished the lives of a key.
 #[tokio::test]
 async fn a_file_of_format_1_keeps_its_operations() {
     let shop = Shop::new();
@@ -203,8 +203,8 @@ async fn a_file_of_format_1_keeps_its_operations() {
         first_rule.make(&before.id, before.created_at),
         "the service would take it for another operation"
     );
-    // What a process of the version before claims meanwhile has the same id by either program; from
-    // then on each life has its own.
+    // For a while a process of the previous version and this one make the same operation ids. After
+    // that, each life has its own id.
     shop.clock.advance(hapax_core::operation::GRACE);
     let new = win(&guest, claim("new")).await;
     assert_ne!(
@@ -219,8 +219,8 @@ async fn a_file_of_format_1_keeps_its_operations() {
     );
 }
 
-/// A record that was claimed before records had the id of a request, and a process of the version
-/// before that has the file open meanwhile.
+/// A record that was claimed before records had a request id. Meanwhile a process of the previous
+/// version has the file open.
 #[tokio::test]
 async fn a_file_of_format_2_gets_request_ids() {
     let shop = Shop::new();
@@ -248,7 +248,7 @@ async fn a_file_of_format_2_gets_request_ids() {
         win(&guest, complete(&new, "paid")).await.request_id,
         new.request_id
     );
-    // It writes rows without the column.
+    // The older process writes rows without the column.
     let columns = "id, state, fence, token, version, attempts, lease_until, fingerprint, policy, created_at, claimed_at, finished_at, \
                    expires_at, tombstone_until, status, answer, namespace, principal, method, path, key, due";
     let sql = format!(

@@ -1,4 +1,4 @@
-//! What is left of an answer that was forgotten.
+//! Which bytes of a forgotten answer are left.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,8 +31,8 @@ fn forgetting(head: &Head) -> Put {
     }
 }
 
-/// The files in which the answer is. Read by another process: closing a file that this one has open
-/// would drop its locks.
+/// The files that contain the answer. Another process reads them: closing a file that this process
+/// has open would drop its locks.
 fn files_with_canary(shop: &Shop) -> Vec<PathBuf> {
     let files = std::fs::read_dir(shop.directory.path())
         .unwrap()
@@ -103,7 +103,8 @@ async fn a_reader_that_holds_the_log_is_told_of() {
         guest.put_if(forgetting(&head)).await.unwrap_err().kind(),
         StoreErrorKind::Unerased
     );
-    // It is forgotten all the same; once more, and it is known to be erased.
+    // The record is forgotten despite the error. Forgetting it once more confirms that the bytes
+    // are erased.
     let record = guest
         .get(vec![head.id])
         .await

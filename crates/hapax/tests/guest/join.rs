@@ -1,4 +1,4 @@
-//! An attempt that ends in the user's own transaction.
+//! Attempts that end in the user's own transaction.
 
 use hapax_core::audit::Signed;
 use hapax_core::record::{Head, State};
@@ -14,8 +14,8 @@ use super::shop::{
     takeover, win,
 };
 
-/// An effect and its end that must not be: the error's text, and nothing of the transaction is left
-/// to be committed.
+/// Runs an effect and an end that must be refused. Returns the error's text, and checks that
+/// nothing of the transaction can be committed.
 fn refused(connection: &mut Connection, end: &hapax_core::store::Statement) -> String {
     let before = orders(connection);
     let transaction = ordering(connection, "never");
@@ -46,7 +46,7 @@ async fn an_effect_and_its_record_commit_together() {
     let mut connection = shop.connect();
     let transaction = ordering(&mut connection, "tea");
     run(&transaction, &end).unwrap();
-    // Before the commit nobody sees anything of it.
+    // Before the commit no other connection sees any of it.
     assert_eq!(look(&guest, head.id).await, (State::Running, None));
     assert_eq!(shop.orders(), 0);
     transaction.commit().unwrap();
@@ -57,7 +57,7 @@ async fn an_effect_and_its_record_commit_together() {
     assert_eq!(shop.orders(), 1);
 }
 
-/// Compared with the reference store, every field of it: the trigger and the guard say the same.
+/// Compares every field with the reference store: the trigger and the store's own check must agree.
 #[tokio::test]
 async fn a_joined_end_is_what_any_other_end_is() {
     let shop = Shop::new();
@@ -73,7 +73,7 @@ async fn a_joined_end_is_what_any_other_end_is() {
         State::Unknown,
     ];
     let mut heads = Vec::new();
-    // What an attempt does not know has no answer.
+    // An unknown outcome has no answer.
     let all = ends
         .into_iter()
         .flat_map(|state| [(state, None), (state, Some("answer"))]);
@@ -111,7 +111,7 @@ async fn a_joined_end_is_what_any_other_end_is() {
         memory.get(heads.clone()).await.unwrap(),
     );
     assert_eq!(ours, theirs);
-    // And so is what time makes of it.
+    // Later sweeps have the same result too.
     for _ in 0..3 {
         shop.clock.advance(HOUR);
         assert_eq!(
@@ -165,7 +165,7 @@ async fn an_attempt_that_was_taken_over_commits_nothing() {
     assert_eq!(shop.orders(), 1);
 }
 
-/// Late is not lost: until somebody acts in its place, the attempt owns its record.
+/// A late attempt is not lost: it owns its record until another one acts on it.
 #[tokio::test]
 async fn an_attempt_whose_lease_is_over_may_still_join() {
     let shop = Shop::new();
@@ -212,7 +212,7 @@ async fn finishing_twice_commits_once() {
             (state, Some("first".to_owned()))
         );
 
-        // Twice in one transaction takes all of it back.
+        // A second end in the same transaction rolls all of it back.
         let head = win(&guest, claim(&format!("{key} twice at once"))).await;
         let end = joining(&guest, &finish(&head, state, Some("first")));
         let transaction = ordering(&mut connection, "never");
@@ -257,7 +257,7 @@ async fn what_is_rolled_back_was_never_there_and_may_be_done_again() {
     );
 }
 
-/// Neither who released it, nor who was settled or forgotten away from under it, nor who never was.
+/// Attempts that were released, that an operator settled or forgot, or whose record does not exist.
 #[tokio::test]
 async fn whoever_no_longer_owns_the_record_is_fenced_out() {
     let shop = Shop::new();
@@ -301,8 +301,7 @@ async fn whoever_no_longer_owns_the_record_is_fenced_out() {
         )
         .await;
         if key == forgotten {
-            // Not even by the fence that the forgetting was given: of what is forgotten nothing can
-            // be said any more.
+            // Not even with the fence of the `forget`: a forgotten record cannot be completed.
             ends.push(joining(&guest, &complete(&acted, "never")));
         }
     }
@@ -333,7 +332,7 @@ async fn a_joined_end_leaves_the_users_own_numbers_alone() {
     }
 }
 
-/// A connection that trusts nothing in the file, defers its lock, or works inside a savepoint.
+/// Connections that do not trust the schema, defer their lock, or work inside a savepoint.
 #[tokio::test]
 async fn any_way_of_writing_will_do() {
     let shop = Shop::new();
@@ -379,8 +378,8 @@ async fn any_way_of_writing_will_do() {
     }
 }
 
-/// A duplicate is told at once. A new key cannot be claimed meanwhile, as SQLite has one lock: it
-/// waits, and is then told to come again.
+/// A duplicate is answered at once. A new key cannot be claimed meanwhile, because SQLite has one
+/// lock: the claim waits, and is then refused with a retryable error.
 #[tokio::test]
 async fn an_open_transaction_holds_up_no_reading_and_no_duplicate() {
     let shop = Shop::new();
@@ -398,7 +397,7 @@ async fn an_open_transaction_holds_up_no_reading_and_no_duplicate() {
     let transaction = ordering(&mut connection, "tea");
     run(&transaction, &joining(&guest, &complete(&running, "done"))).unwrap();
 
-    // With as much patience as there is: none of these waits for the lock.
+    // With a very long timeout: none of these calls waits for the lock.
     assert_eq!(
         lose(&guest, claim("running")).await.unwrap().state,
         State::Running
@@ -441,7 +440,7 @@ async fn an_open_transaction_holds_up_no_reading_and_no_duplicate() {
     guest.info().await.unwrap();
     let statement_is_made = joining(&guest, &complete(&other, "later"));
 
-    // Whoever has to write waits, and is told that nothing was written.
+    // A call that must write waits, and then learns that nothing was written.
     for put in [claim("new"), complete(&other, "done")] {
         assert_eq!(
             guest.put_if(put).await.unwrap_err().kind(),
@@ -483,8 +482,8 @@ async fn who_waits_for_an_open_transaction_goes_on_when_it_ends() {
     let transaction = ordering(&mut connection, "tea");
     run(&transaction, &joining(&guest, &complete(&head, "joined"))).unwrap();
 
-    // The end of the same attempt is asked for while its transaction is open: the reading finds it
-    // running, so that it waits.
+    // The same attempt is ended through the store while its transaction is open: the store reads it
+    // as running, and therefore waits.
     let late = guest.put_if(finish(&head, State::Retryable, None));
     let mut late = std::pin::pin!(late);
     let is_waiting = tokio::time::timeout(std::time::Duration::from_millis(20), &mut late)

@@ -1,5 +1,5 @@
-//! Records as guests in the user's own SQLite file: the contract, joining transactions, company in
-//! the file, and what a file can be.
+//! Records as guests in the user's own SQLite file: the contract, joining transactions, other users
+//! of the file, and the states of a file.
 
 mod company;
 mod contract;

@@ -1,4 +1,4 @@
-//! A service with its own tables in its own file, and Hapax as a guest there.
+//! A service with its own tables in its own file, which Hapax uses as a guest.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    /// A file with a table of orders, made by the user before anybody thought of Hapax.
+    /// A file with a table of orders, as it was before Hapax was added.
     pub(crate) fn new() -> Shop {
         let directory = tempfile::tempdir().unwrap();
         let shop = Shop {
@@ -53,12 +53,12 @@ impl Shop {
         Guest::open_with(&self.path, self.options()).await.unwrap()
     }
 
-    /// A connection of the user's own.
+    /// A connection of the user.
     pub(crate) fn connect(&self) -> Connection {
         Connection::open(&self.path).unwrap()
     }
 
-    /// What the user's own table says was done.
+    /// The number of effects, from the user's own table.
     pub(crate) fn orders(&self) -> i64 {
         orders(&self.connect())
     }
@@ -70,7 +70,7 @@ pub(crate) fn orders(connection: &Connection) -> i64 {
         .unwrap()
 }
 
-/// A transaction of the user's with an effect in it.
+/// A user's transaction with an effect in it.
 pub(crate) fn ordering<'a>(connection: &'a mut Connection, item: &str) -> Transaction<'a> {
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
@@ -81,7 +81,7 @@ pub(crate) fn ordering<'a>(connection: &'a mut Connection, item: &str) -> Transa
     transaction
 }
 
-/// Runs a statement of the store's as any driver would.
+/// Runs a statement of the store as any driver would.
 pub(crate) fn run(connection: &Connection, statement: &Statement) -> rusqlite::Result<()> {
     let values: Vec<&dyn ToSql> = statement
         .values
@@ -121,7 +121,7 @@ pub(crate) fn claim(key: &str) -> Put {
     }
 }
 
-/// Another attempt, after one whose lease is over.
+/// Another attempt, after one whose lease has lapsed.
 pub(crate) fn takeover(key: &str, head: &Head) -> Put {
     Put {
         condition: Condition::Lapsed { fence: head.fence },
@@ -176,7 +176,7 @@ pub(crate) async fn look(store: &dyn Store, id: RecordId) -> (State, Option<Stri
     (record.head.state_at(reading.now), body)
 }
 
-/// The statement by which this end joins a transaction.
+/// The statement by which this write joins a transaction.
 pub(crate) fn joining(store: &dyn Store, put: &Put) -> Statement {
     store
         .joins()

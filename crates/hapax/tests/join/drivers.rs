@@ -1,4 +1,4 @@
-//! The six drivers, and what one of them can do besides.
+//! The six drivers, and an additional way to end with one of them.
 
 use diesel_async::{
     AnsiTransactionManager, AsyncConnection, AsyncPgConnection, TransactionManager,
@@ -12,10 +12,10 @@ use tokio::runtime::Handle;
 
 use crate::script::{Driver, End, Failed, Point, Script, answer, driver};
 
-/// The record, and the fence.
+/// The parameters are the record and the fence.
 const EFFECT: &str = "INSERT INTO effects (record, fence) VALUES ($1, $2)";
 
-/// For those whose transactions are values that commit and roll back, which are most.
+/// Ends a transaction that is a value with `commit` and `rollback`, as in most drivers.
 macro_rules! end {
     ($operation:ident, $script:ident, $tx:ident) => {
         match $script.end {
@@ -85,7 +85,8 @@ impl Driver for TokioPostgres {
     }
 }
 
-/// The effect and its end in one statement. Whatever comes before the commit comes before that.
+/// The effect and the end in one statement. All points before the commit come before that
+/// statement.
 pub struct TokioPostgresEffect(TokioPostgres);
 
 impl Driver for TokioPostgresEffect {
@@ -213,7 +214,7 @@ impl DieselAsync {
         script: &Script,
         connection: &mut AsyncPgConnection,
     ) -> Result<(), Failed> {
-        // Not for all of the file, since it gives everything an `execute`.
+        // Imported only here, because it adds `execute` to every type.
         use diesel_async::RunQueryDsl;
 
         script.at(Point::Begun).await;
@@ -226,7 +227,7 @@ impl DieselAsync {
     }
 }
 
-/// What a closure of diesel's returns has to take errors of diesel's.
+/// Diesel's closures return an error type that its own errors convert into.
 impl From<diesel::result::Error> for Failed {
     fn from(error: diesel::result::Error) -> Failed {
         driver(error)

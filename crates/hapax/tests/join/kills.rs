@@ -1,5 +1,5 @@
-//! SIGKILL at every step between claim and answer, by every driver: whatever is left is one effect
-//! with its record, or neither.
+//! SIGKILL at every step between claim and answer, with every driver: afterwards there is one
+//! effect with its record, or neither.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::place::{Place, Row, agree, server};
 use crate::script::{Driver, body};
 use crate::service::{STEPS, served, start};
 
-/// For each driver and step: 1,176 in all. `HAPAX_KILLS` asks for more.
+/// Kills for each driver and step: 1,176 in all. `HAPAX_KILLS` sets the total instead.
 const KILLS: usize = 24;
-/// Only a broken test waits so long.
+/// Only a broken test waits this long.
 const GUARD: Duration = Duration::from_secs(60);
 
 const TEST: &str = "kills::no_record_and_effect_disagree_whenever_a_process_is_killed";
@@ -70,11 +70,11 @@ fn no_record_and_effect_disagree_whenever_a_process_is_killed() {
     );
 }
 
-/// What became of one driver's keys.
+/// Totals for one driver.
 struct Table {
     driver: &'static str,
     landed: [usize; STEPS.len()],
-    /// Of these, how many left the effect and its record, and not neither.
+    /// How many of these kills left the effect and its record, rather than neither.
     committed: [usize; STEPS.len()],
     keys: usize,
     acknowledged: usize,
@@ -98,13 +98,13 @@ impl std::fmt::Display for Table {
     }
 }
 
-/// One driver, and its keys. Two processes are at them at any time.
+/// One driver and its keys. Two processes are running at any time.
 struct Hunt<D> {
     place: Place,
-    /// Who is killed next, and who takes over then.
+    /// The process that is killed next, and the one that takes over then.
     victim: Child,
     heir: Child,
-    /// Keys that nobody has said to be done.
+    /// Keys that no process has reported as done.
     open: BTreeSet<String>,
     /// Keys with their answers.
     acknowledged: BTreeMap<String, String>,
@@ -181,12 +181,13 @@ impl<D: Driver> Hunt<D> {
             let at = format!("at {key} {step}");
             while self.listen() != at {}
             self.victim.kill();
-            // What it said before is said.
+            // Reads the lines that it wrote before the kill.
             while let Some(line) = self.victim.line(GUARD) {
                 self.note(&line);
             }
         });
-        // In one snapshot, while the server may still be at ending what the dead had begun.
+        // Read in one snapshot, while the server may still be ending the transaction of the killed
+        // process.
         let rows = self.place.rows().await;
         agree(&rows);
 
@@ -200,7 +201,7 @@ impl<D: Driver> Hunt<D> {
         rows
     }
 
-    /// The next that the victim says.
+    /// The next line from the victim.
     fn listen(&mut self) -> String {
         let line = self
             .victim
@@ -222,13 +223,13 @@ impl<D: Driver> Hunt<D> {
                 );
                 self.open.remove(key);
             }
-            // Somebody else was faster, or slower.
+            // The attempt reached a point, or failed because of a concurrent attempt.
             (Some("at" | "failed"), ..) => {}
             _ => panic!("{}: the victim says {line:?}", D::NAME),
         }
     }
 
-    /// Has a process that nobody kills end whatever is open.
+    /// Starts a process that is not killed, and has it finish all open keys.
     fn drive_all(&mut self) {
         tokio::task::block_in_place(|| {
             self.victim = start::<D>(TEST, self.place.at());

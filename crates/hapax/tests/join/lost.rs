@@ -1,4 +1,4 @@
-//! Commits whose answer is lost on its way: what is said of them is the truth.
+//! Commits whose reply is lost: the driver's result must match what the database did.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use crate::world::World;
 const BYTES_MAX: u64 = 600;
 const STEP: usize = 9;
 
-/// What was found when a connection broke while it committed.
+/// Results of commits whose connection broke.
 #[derive(Default)]
 struct Found {
     committed: usize,
@@ -39,7 +39,7 @@ async fn by_every_byte<D: Driver>() {
     let world = World::<D>::new().await.expect("asked before");
     let mut found = Found::default();
     for end in [End::Finish, End::JoinAndCommit] {
-        // Before the request arrives, and then after ever more of the reply.
+        // First before the request arrives, then after ever more bytes of the reply.
         cut(&world, end, None, &mut found).await;
         for bytes in (0..BYTES_MAX).step_by(STEP) {
             if !cut(&world, end, Some(bytes), &mut found).await {
@@ -61,7 +61,7 @@ async fn by_every_byte<D: Driver>() {
     );
 }
 
-/// Breaks the connection of one transaction while it commits. False if it was through before that.
+/// Breaks the connection of one transaction while it commits. False if the commit finished first.
 async fn cut<D: Driver>(world: &World<D>, end: End, bytes: Option<u64>, found: &mut Found) -> bool {
     let case = format!("{}, {end:?}, {bytes:?}", D::NAME);
     let proxy =
@@ -91,7 +91,8 @@ async fn cut<D: Driver>(world: &World<D>, end: End, bytes: Option<u64>, found: &
         (Err(Failed::RolledBack(_)), _) => {
             assert_eq!(effects, 0, "{case}: told that it is not there");
         }
-        // Where the driver commits by itself, its error says nothing, and the layer asks.
+        // Where the driver commits itself, its error does not show the outcome, and the layer reads
+        // the record.
         (Err(Failed::Otherwise(_)), End::JoinAndCommit) => {}
         _ => panic!("{case}: told {told:?}"),
     }
@@ -103,7 +104,7 @@ async fn cut<D: Driver>(world: &World<D>, end: End, bytes: Option<u64>, found: &
             &mut found.not_committed
         }) += 1;
     }
-    // Nobody is in the way of a repeat, which goes straight to the server.
+    // A repeat connects directly to the server and is not blocked.
     let again = world
         .drive(&world.once, &case, &Script::new(End::Finish))
         .await;
@@ -112,7 +113,7 @@ async fn cut<D: Driver>(world: &World<D>, end: End, bytes: Option<u64>, found: &
     landed
 }
 
-/// The same database by another address.
+/// The same database at another address.
 fn through(address: SocketAddr, url: &str) -> String {
     format!(
         "postgres://postgres@{address}/{}",

@@ -1,5 +1,5 @@
-//! Effects and records that commit together: every driver on its real database, judged by the table
-//! of effects.
+//! Effects and records that commit together: every driver on its real database, checked against the
+//! table of effects.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 

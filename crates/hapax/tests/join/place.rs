@@ -1,5 +1,4 @@
-//! Where the tests take place: a database with a table of effects, which the records of the store
-//! share.
+//! The databases of the tests: the store's records and a table of effects share one database.
 
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use tokio_postgres::NoTls;
 
 use crate::script::Driver;
 
-/// A database, looked at from outside.
+/// A database, read independently of Hapax.
 pub enum Place {
     Server { url: String },
     File { path: String, _directory: TempDir },
@@ -21,9 +20,9 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub record: Vec<u8>,
-    /// As both stores number them, and its fence.
+    /// The number of its state, the same in both stores, and its fence.
     pub head: Option<(i64, i64)>,
-    /// How many, and by which fence.
+    /// How many effects there are, and their highest fence.
     pub effects: Option<(i64, i64)>,
 }
 
@@ -33,7 +32,7 @@ const COMPLETED: i64 = 2;
 const EFFECTS: &str = "CREATE TABLE effects (record {} NOT NULL, fence bigint NOT NULL)";
 
 impl Place {
-    /// One for this driver. `None`, after saying so, if there is no server to be had.
+    /// A database for this driver. `None`, after printing why, if there is no server.
     pub async fn new<D: Driver>() -> Option<Place> {
         if D::IS_FILE {
             let directory = tempfile::tempdir().expect("a directory");
@@ -85,7 +84,7 @@ impl Place {
         open(self.at()).await
     }
 
-    /// All there is of records and effects, in one snapshot.
+    /// All records and effects, read in one snapshot.
     pub async fn rows(&self) -> Vec<Row> {
         let sql = |heads: &str| {
             format!(
@@ -127,8 +126,7 @@ impl Place {
         }
     }
 
-    /// How many effects this record has. Panics where a record and its effects disagree, of this
-    /// one or any other.
+    /// The number of effects of this record. Panics if any record and its effects disagree.
     pub async fn effects(&self, record: RecordId) -> i64 {
         let rows = self.rows().await;
         agree(&rows);
@@ -147,7 +145,7 @@ impl Place {
     }
 }
 
-/// Opens the store of a database, by its URL or path.
+/// Opens the store in the database at this URL or path.
 pub async fn open(at: &str) -> Arc<dyn Store> {
     if at.starts_with("postgres:") {
         Arc::new(
@@ -164,7 +162,8 @@ pub async fn open(at: &str) -> Arc<dyn Store> {
     }
 }
 
-/// An effect is there if and only if its record is complete, by the same attempt; and never two.
+/// Checks that a record has an effect if and only if it is complete, by the same attempt, and never
+/// two.
 pub fn agree(rows: &[Row]) {
     for row in rows {
         let completed_by = row
@@ -178,7 +177,8 @@ pub fn agree(rows: &[Row]) {
     }
 }
 
-/// One for all tests of this process, in memory: nothing here takes a machine down.
+/// One server for all tests of this process. Its data is in memory, because no test here crashes
+/// the machine.
 pub fn server() -> Option<&'static servers::Postgres> {
     static SERVER: std::sync::OnceLock<Option<servers::Postgres>> = std::sync::OnceLock::new();
     tokio::task::block_in_place(|| {

@@ -1,4 +1,4 @@
-//! What the work of a test does, whatever its driver: one transaction, one effect, one end.
+//! What the work of a test does with any driver: one transaction, one effect, one end.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use hapax::join::{FinishError, Kept};
 use hapax::{Answer, Operation};
 
-/// What the tests need of a driver.
+/// What the tests need from a driver.
 pub trait Driver: Send + Sync + Sized + 'static {
-    /// As the table of kills calls it.
+    /// The driver's name in the table of kills.
     const NAME: &'static str;
-    /// Its database is a file, and else a server.
+    /// Whether its database is a file; otherwise it is a server.
     const IS_FILE: bool;
 
-    /// Gets ready for a database, by its URL or its path. Connects no earlier than it must.
+    /// Prepares for a database, by its URL or path. Connects only when it must.
     fn new(at: &str) -> Self;
 
     /// Runs the script: begins, writes the effect of this operation, and ends.
@@ -35,7 +35,8 @@ pub enum End {
     RollBack,
 }
 
-/// Where a script is. All are reached but `Joined`, which `finish` passes within.
+/// The points that a script reaches. `finish` does not stop at `Joined`, because it joins and
+/// commits in one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     Begun,
@@ -47,7 +48,7 @@ pub enum Point {
 
 type Passing = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// One transaction's course.
+/// The steps of one transaction.
 #[derive(Clone)]
 pub struct Script {
     pub end: End,
@@ -62,7 +63,7 @@ impl Script {
         }
     }
 
-    /// Calls this at every point.
+    /// Calls `passing` at every point.
     pub fn passing<F: Future<Output = ()> + Send + 'static>(
         self,
         passing: impl Fn(Point) -> F + Send + Sync + 'static,
@@ -78,7 +79,7 @@ impl Script {
     }
 }
 
-/// Why a script has no answer.
+/// Why a script returned no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failed {
     FencedOut,
@@ -86,11 +87,11 @@ pub enum Failed {
     NoTransaction,
     Nested,
     AnotherDatabase,
-    /// The database did not commit, and it is known that it did not.
+    /// The database is known not to have committed.
     RolledBack(String),
-    /// As the script wanted it.
+    /// The script asked for the failure.
     OnPurpose,
-    /// Anything else, also that it is not known.
+    /// Any other failure, including an unknown outcome.
     Otherwise(String),
 }
 
@@ -116,12 +117,12 @@ impl<E: Display> From<FinishError<E>> for Failed {
     }
 }
 
-/// What a driver said outside of ours.
+/// An error of the driver itself.
 pub fn driver(error: impl Display) -> Failed {
     Failed::Otherwise(error.to_string())
 }
 
-/// The answer of an attempt, which names it.
+/// An answer that names its attempt.
 pub fn answer(operation: &Operation) -> Answer {
     Answer::new(201, body(operation.fence().as_u64()))
 }

@@ -1,4 +1,4 @@
-//! What was acknowledged outlives the server.
+//! Acknowledged writes survive a crash of the server.
 
 use hapax_core::{State, Store};
 use hapax_testkit::servers;
@@ -6,8 +6,8 @@ use hapax_testkit::servers;
 use crate::lanes::{claim, finish, won};
 use crate::place;
 
-/// A database may be set not to wait for its disk, for the sake of its other users. A claim that is
-/// lost after its effect is a second effect.
+/// A database may be configured not to wait for its disk, because of its other users. If a claim is
+/// lost after its effect, there is a second effect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_waits_for_no_disk_loses_nothing_of_ours() {
     let settings = [("synchronous_commit", "off"), ("wal_writer_delay", "10s")];

@@ -1,4 +1,4 @@
-//! What goes together, what waits for whom, and what is refused.
+//! Pipelines: what is sent in one batch, what waits for which lock, and what is refused.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,8 +52,8 @@ async fn callers_share_statements_and_a_single_one_waits_for_nobody() {
     assert_eq!((stats.queue_bytes, stats.refused), (0, 0));
 }
 
-/// A user's transaction that has touched one record holds up whoever wants that record, and nobody
-/// who happens to be sent with them.
+/// A user's transaction that has locked one record delays calls for that record, and no other call
+/// in the same batch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_record_that_somebody_has_locked_holds_up_nobody_else() {
     let Some((_, url)) = place::prepared().await else {
@@ -88,7 +88,7 @@ async fn a_record_that_somebody_has_locked_holds_up_nobody_else() {
     }
     let error = locked.await.expect("answered").expect_err("it is locked");
     assert_eq!(error.kind(), StoreErrorKind::Locked, "{error}");
-    // Of those that were sent with it none went alone: the batch was halved.
+    // No call of that batch was sent alone: the batch was halved.
     let alone = store.stats().alone;
     assert!(
         alone > 0 && alone < CALLERS as u64 / 2,
@@ -97,8 +97,8 @@ async fn a_record_that_somebody_has_locked_holds_up_nobody_else() {
     open.rollback().await.expect("let go");
 }
 
-/// Whoever has the row is most likely the attempt itself, in a transaction of its own: it must not
-/// be told that it has lost its lease.
+/// The lock is most likely held by the attempt's own transaction: its lease must not be reported as
+/// lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_lease_whose_record_somebody_has_locked_is_not_lost() {
     let Some((_, url)) = place::prepared().await else {
@@ -133,7 +133,7 @@ async fn a_lease_whose_record_somebody_has_locked_is_not_lost() {
     assert_eq!(store.renew(renewals).await.expect("renewed"), [true, true]);
 }
 
-/// They go into different tables, in one statement.
+/// The answers go into different tables, in one statement.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn answers_that_end_together_are_each_found_however_long_they_are_kept() {
     const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -188,7 +188,7 @@ async fn answers_that_end_together_are_each_found_however_long_they_are_kept() {
     }
 }
 
-/// The record is not there yet for anybody to see, and may never be.
+/// The inserted record is not visible to others yet, and may never be.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_claim_that_is_not_committed_holds_up_only_its_own_key() {
     let Some((_, url)) = place::prepared().await else {
@@ -199,7 +199,7 @@ async fn a_claim_that_is_not_committed_holds_up_only_its_own_key() {
         unreachable!()
     };
     let held = claim("held").id;
-    // Known to the database before anybody else sends it.
+    // This claim stores the fingerprint's policy in the database before the others are sent.
     won(store.put_if(claim("before")).await);
     let mut session = place::session(&url).await;
     let open = session.transaction().await.expect("a transaction");
@@ -228,7 +228,7 @@ async fn a_claim_that_is_not_committed_holds_up_only_its_own_key() {
         other.await.expect("served");
     }
     open.rollback().await.expect("it comes to nothing");
-    // Within its patience it has its turn.
+    // The claim succeeds within its lock timeout.
     won(waiting.await.expect("answered"));
 }
 
@@ -269,7 +269,7 @@ async fn more_than_may_wait_is_refused_at_once() {
     );
 }
 
-/// Nobody sees this but by an error in between, if at all: there is nothing to restart.
+/// Callers see at most an error in between, and nothing has to be restarted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn lost_connections_come_back_by_themselves() {
     let Some((server, url)) = place::prepared().await else {
@@ -296,8 +296,8 @@ async fn lost_connections_come_back_by_themselves() {
     assert_eq!((stats.failovers, stats.commits_lost), (0, 0));
 }
 
-/// Only connections in a row that answered nobody make a lane rest: those that were lost after they
-/// had served do not add up.
+/// Only consecutive connections that served no call make a pipeline pause: connections lost after
+/// they had served do not count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn connections_that_served_and_were_lost_do_not_add_up() {
     let Some((server, url)) = place::prepared().await else {
@@ -318,8 +318,8 @@ async fn connections_that_served_and_were_lost_do_not_add_up() {
     );
 }
 
-/// A copy from before takes the place of the database, on the same server: neither identifier nor
-/// timeline tell.
+/// An older copy replaces the database on the same server: neither the system identifier nor the
+/// timeline shows it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_restore_on_the_same_server_is_noticed() {
     let Some((server, url)) = place::prepared().await else {
@@ -350,7 +350,7 @@ async fn a_restore_on_the_same_server_is_noticed() {
         after.fence,
         lost.fence
     );
-    // The copy was told anew what fingerprints cover.
+    // The store has written the fingerprint's policy to the restored copy again.
     let read = place::open(&url)
         .await
         .get(vec![after.id])
@@ -362,8 +362,8 @@ async fn a_restore_on_the_same_server_is_noticed() {
     );
 }
 
-/// A fence that is no longer exact in every language is never given; what is there already is still
-/// found.
+/// A fence of 2^53 or more, which is not exact in every language, is never issued; existing records
+/// are still found.
 #[tokio::test]
 async fn no_fence_reaches_two_to_the_fifty_third() {
     let Some((_, url)) = place::prepared().await else {
@@ -376,7 +376,7 @@ async fn no_fence_reaches_two_to_the_fifty_third() {
         .batch_execute("UPDATE hapax.pace SET floor = 9007199254740991")
         .await
         .expect("a floor");
-    // The first goes alone, the others in one statement.
+    // The first is sent alone, the others in one statement.
     let tried = tokio::join!(
         store.put_if(claim("one")),
         store.put_if(claim("another")),
@@ -397,7 +397,7 @@ async fn no_fence_reaches_two_to_the_fifty_third() {
     assert_eq!(given.unsigned_abs(), head.fence.as_u64());
 }
 
-/// Logs are read by people who may not read what is stored.
+/// People who may read logs may not be allowed to read the stored data.
 #[tokio::test]
 async fn an_error_shows_nothing_of_the_row_it_is_about() {
     let Some((_, url)) = place::prepared().await else {
@@ -420,8 +420,8 @@ async fn an_error_shows_nothing_of_the_row_it_is_about() {
     );
 }
 
-/// The lock of a whole table stands for a server that does not answer: reads wait for it for as
-/// long as a statement may take. A write gives up on a lock before that, and cannot tell it from
+/// A lock on the whole table simulates a server that does not answer: reads wait for it until the
+/// statement timeout. A write gives up earlier, at its lock timeout, and cannot tell this lock from
 /// that of a record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_statement_without_an_answer_is_an_error_in_time() {
@@ -463,7 +463,8 @@ async fn a_statement_without_an_answer_is_an_error_in_time() {
     until_served(&store, finish(&head, "paid")).await;
 }
 
-/// Sends it until it is answered; an end that had landed after all is found as one's own.
+/// Sends the write until it is answered. If an earlier send had landed after all, returns the
+/// record it finds.
 pub(crate) async fn until_served(store: &Postgres, put: Put) -> Head {
     for _ in 0..1_000 {
         match store.put_if(put.clone()).await {

@@ -1,4 +1,4 @@
-//! The Postgres store, held to the contract and to what it adds, on a private server.
+//! The Postgres store on a private server: the contract, and what this store adds.
 
 mod company;
 mod contract;

@@ -1,5 +1,4 @@
-//! Where the tests take place: a private server, and databases on it that are prepared for the
-//! store.
+//! A private server, and databases on it that are migrated for the store.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -17,8 +16,7 @@ use hapax_testkit::servers::{self, PgBouncer};
 use tokio::sync::{Mutex, OnceCell};
 use tokio_postgres::{Client, NoTls};
 
-/// A new database that is prepared for the store, and the server it is on. `None`, after saying so,
-/// if there is no server to be had.
+/// A new migrated database, and its server. `None`, after printing why, if there is no server.
 pub(crate) async fn prepared() -> Option<(&'static servers::Postgres, String)> {
     let server = servers::Postgres::shared()?;
     let url = server.database();
@@ -26,7 +24,7 @@ pub(crate) async fn prepared() -> Option<(&'static servers::Postgres, String)> {
     Some((server, url))
 }
 
-/// The same one for all who ask.
+/// Like [`prepared`], but the same database for every caller.
 pub(crate) async fn prepared_once() -> Option<&'static str> {
     static PREPARED: OnceCell<Option<String>> = OnceCell::const_new();
     PREPARED
@@ -35,7 +33,7 @@ pub(crate) async fn prepared_once() -> Option<&'static str> {
         .as_deref()
 }
 
-/// The same through PgBouncer, with fewer connections than all lanes together.
+/// The same database through PgBouncer, with fewer connections than all pipelines need together.
 pub(crate) async fn pooled_once() -> Option<String> {
     static POOL: OnceLock<Option<PgBouncer>> = OnceLock::new();
     let url = prepared_once().await?;
@@ -58,14 +56,14 @@ pub(crate) async fn open(url: &str) -> Postgres {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A bench on a store that others use at the same time.
+/// A bench on a store that other tests use at the same time.
 pub(crate) async fn shared_bench(url: &str) -> Bench {
     Bench::in_real_time(Arc::new(open(url).await))
         .shared()
         .dropping_in_bulk()
 }
 
-/// Somebody else who works in the database, with every right.
+/// Another user's session with all rights.
 pub(crate) async fn session(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls)
         .await
@@ -74,7 +72,7 @@ pub(crate) async fn session(url: &str) -> Client {
     client
 }
 
-/// A store whose database takes its time from a clock that is turned by hand.
+/// A store whose database takes its time from a manual clock.
 pub(crate) struct ByHand {
     store: Postgres,
     clock: ManualClock,
@@ -107,12 +105,12 @@ impl ByHand {
         }
     }
 
-    /// How many tables of answers it has emptied.
+    /// The number of tables of answers it has emptied.
     pub(crate) fn turns(&self) -> u64 {
         self.store.stats().turns
     }
 
-    /// Tells the database what time it is, if that has changed.
+    /// Sends the clock's time to the database, if it has changed.
     async fn tell(&self) {
         let mut told = self.told.lock().await;
         let now = self.clock.now().as_micros();

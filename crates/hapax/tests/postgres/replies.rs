@@ -1,4 +1,4 @@
-//! Replies that are lost on the way: the write has taken place, and nobody was told.
+//! Lost replies: the write has happened, and its caller does not know.
 
 use std::time::Duration;
 
@@ -12,8 +12,7 @@ use crate::place;
 
 const ROUNDS: u64 = 8;
 
-/// Whoever does not know must not say: a caller who is told that there is no record would run
-/// again.
+/// A caller that is wrongly told that there is no record would run again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_write_whose_reply_is_lost_is_an_error_and_sent_again_finds_itself() {
     let Some((server, url)) = place::prepared().await else {
@@ -26,7 +25,7 @@ async fn a_write_whose_reply_is_lost_is_an_error_and_sent_again_finds_itself() {
         proxy.address()
     ))
     .await;
-    // Whatever is said once, such as policies, is said.
+    // The first claim stores what is sent only once, such as policies.
     won(store.put_if(claim("before")).await);
 
     for round in 0..ROUNDS {
@@ -48,8 +47,8 @@ async fn a_write_whose_reply_is_lost_is_an_error_and_sent_again_finds_itself() {
     assert!(proxy.faults() >= 2 * ROUNDS, "{} faults", proxy.faults());
 }
 
-/// Sends it, cuts the connection after some bytes of the reply, and sends it again until it is
-/// answered.
+/// Sends the write, cuts the connection after `bytes` bytes of the reply, and sends it again until
+/// it is answered.
 async fn lost_and_sent_again(store: &Postgres, proxy: &FaultProxy, bytes: u64, put: &Put) -> Seen {
     proxy.cut_next_statement_after(bytes);
     let error = store

@@ -1,5 +1,5 @@
-//! Tables of answers are emptied whole, each in its time, and no answer goes before its own time is
-//! over.
+//! Tables of answers are emptied as a whole, each when it is due, and no answer is removed before
+//! its retention is over.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// From minutes to longer than any ring reaches.
+/// From minutes to longer than the ring covers.
 const RETENTIONS: [Duration; 8] = [
     Duration::from_secs(30 * 60),
     Duration::from_secs(3 * 60 * 60),
@@ -34,8 +34,8 @@ async fn an_answer_is_there_until_its_retention_is_over_and_no_longer() {
     let clock = ManualClock::new();
     let store = ByHand::open(&url, clock.clone()).await;
     let mut kept = Vec::new();
-    // Some at every hour of a day and a half, as each finds its table at another point of its time;
-    // then on until the last is over.
+    // Writes answers at every hour of a day and a half, so that each finds its table at another
+    // point of its period; then continues until the last retention is over.
     for hour in 0..36 {
         let number = hour % RETENTIONS.len();
         kept.push(completed(&store, &format!("hour {hour}"), RETENTIONS[number]).await);
@@ -94,7 +94,7 @@ async fn completed(store: &ByHand, key: &str, retention: Duration) -> Head {
         .await)
 }
 
-/// Lets time pass and the tables turn, and looks at every answer.
+/// Advances the clock, lets the tables turn, and checks every answer.
 async fn pass(store: &ByHand, clock: &ManualClock, duration: Duration, kept: &[Head]) {
     clock.advance(duration);
     while store.sweep(1_000).await.expect("swept").total() > 0 {}
@@ -113,7 +113,7 @@ async fn pass(store: &ByHand, clock: &ManualClock, duration: Duration, kept: &[H
     }
 }
 
-/// The database's clock alone: the node's stays where it is.
+/// Only the database's clock jumps; the node's clock stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_jumps_ahead_empties_and_removes_nothing() {
     let Some((_, url)) = place::prepared().await else {
@@ -158,7 +158,7 @@ async fn a_clock_that_jumps_ahead_empties_and_removes_nothing() {
             "{days} days: {reading:?}"
         );
     }
-    // The node's own clock says so too: then it is so late.
+    // Now the node's clock agrees, so the time is accepted.
     clock.advance(400 * DAY);
     store.sweep(1_000).await.expect("swept");
     store.sweep(1_000).await.expect("swept");

@@ -1,4 +1,4 @@
-//! A standby may lack what was just written, and then a key that has run looks as if it had not.
+//! A standby may lack the latest writes, and then a key that has run looks new.
 
 use hapax::Postgres;
 use hapax_core::Store;
@@ -24,7 +24,7 @@ async fn a_standby_is_no_store() {
         };
         assert!(error.to_string().contains("standby"), "{error}");
     }
-    // Nor for whoever connected to a pooler, which has looked for another server since.
+    // It also refuses reads of a session that a pooler has moved to the standby.
     let session = place::session(&url).await;
     let read = session
         .query(

@@ -1,5 +1,5 @@
-//! What else may happen to a database: its clock is set, somebody publishes all its tables,
-//! somebody leaves a transaction open.
+//! What else may happen to a database: its clock is set, all its tables are published, a
+//! transaction stays open.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::place;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Leases would not end for as long as time stood, nor answers expire.
+/// If time stood still, leases would not end and answers would not expire.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_is_set_back_neither_turns_time_back_nor_stops_it() {
     let Some((_, url)) = place::prepared().await else {
@@ -20,7 +20,7 @@ async fn a_clock_that_is_set_back_neither_turns_time_back_nor_stops_it() {
     };
     let (store, session) = (place::open(&url).await, place::session(&url).await);
     let before = store.info().await.expect("info").now;
-    // As if it had been two hours later a moment ago.
+    // As if the clock had shown two hours later a moment ago.
     session
         .batch_execute("UPDATE hapax.pace SET clock_floor = hapax.now() + 7200000000")
         .await
@@ -65,8 +65,8 @@ async fn a_database_that_publishes_all_its_tables_sweeps_and_forgets() {
     store.sweep(10).await.expect("sweep");
 }
 
-/// Everybody reads the row of the sweep; while a transaction is open each of its versions stays,
-/// and has to be read past.
+/// Every statement reads the sweep's row. While a transaction is open, all old versions of that row
+/// stay and must be skipped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sweeps_beside_an_open_transaction_leave_little_behind() {
     let Some((_, url)) = place::prepared().await else {

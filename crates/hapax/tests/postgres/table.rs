@@ -1,4 +1,4 @@
-//! One run of the contract on every store, and the table that comes of it.
+//! Runs the contract on every store and prints the table of results.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::place;
 
-/// Cases at a time.
+/// The number of cases that run concurrently.
 const AT_ONCE: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

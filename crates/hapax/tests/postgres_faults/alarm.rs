@@ -1,4 +1,4 @@
-//! What is logged as an error, so that a test can see that an alarm was sounded.
+//! Collects errors that are logged as alarms, so that tests can check for them.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Mutex, Once};
@@ -9,7 +9,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 static ALARMS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Listens from now on, for the whole process: tasks of the store log from threads of their own.
+/// Collects from now on, for the whole process: tasks of the store log from other threads.
 pub(crate) fn listen() {
     static LISTENING: Once = Once::new();
     LISTENING.call_once(|| {
@@ -17,7 +17,7 @@ pub(crate) fn listen() {
     });
 }
 
-/// The alarms so far that have this text in them.
+/// The alarms so far that contain this text.
 pub(crate) fn heard(text: &str) -> Vec<String> {
     ALARMS
         .lock()
@@ -53,7 +53,7 @@ impl Subscriber for Alarms {
     fn exit(&self, _: &Id) {}
 }
 
-/// All fields of an event, one after the other.
+/// All fields of an event, concatenated.
 struct Line(String);
 
 impl Visit for Line {

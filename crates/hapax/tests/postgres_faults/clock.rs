@@ -1,5 +1,4 @@
-//! A clock of the database that jumps ahead: what is finished must neither be taken for gone nor
-//! removed.
+//! The database's clock jumps ahead: finished records must neither count as expired nor be removed.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +11,7 @@ use super::subject::{LONG, Subject, answer, kept};
 use super::world::{Server, open, prepared, session};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// The server's own clock, and a hand that moves it.
+/// The server's clock plus an offset that the test sets.
 const CLOCK: &str = "
     CREATE TABLE public.jump (by int8 NOT NULL);
     INSERT INTO public.jump VALUES (0);
@@ -44,8 +43,7 @@ impl World {
             .unwrap();
     }
 
-    /// Completes a key that is to be remembered for [`kept`], and long past it by a clock that
-    /// jumps.
+    /// Completes a key with the lifetime [`kept`], which is over by the clock that jumps.
     async fn completed(&self, key: &str) -> Subject {
         let subject = Subject::new(key);
         let Ok(Written::Won(won)) = self.store.put_if(subject.claim(LONG)).await else {
@@ -59,7 +57,7 @@ impl World {
         subject
     }
 
-    /// Whether the key would run again.
+    /// Whether the key could be claimed again.
     async fn runs_again(&self, subject: &Subject) -> bool {
         matches!(
             self.store.put_if(subject.claim(LONG)).await,
@@ -124,13 +122,13 @@ async fn a_clock_that_jumps_ahead_removes_nothing_and_lets_nothing_run_again() {
         "{:?}",
         world.store.stats()
     );
-    // Others find the same, also those who come later.
+    // Other nodes detect it too, also those that start later.
     let other = open(&world.url).await;
     other.sweep(100).await.unwrap();
     assert!(other.stats().clock_ahead_seconds > 0);
     world.completed("meanwhile").await;
 
-    // Set right: no harm is left.
+    // The clock is corrected: no damage is left.
     world.jump(Duration::ZERO).await;
     world.store.sweep(100).await.unwrap();
     assert_eq!(world.store.stats().clock_ahead_seconds, 0);
@@ -147,7 +145,7 @@ async fn time_in_which_nobody_was_there_passes() {
     let Some(world) = World::new().await else {
         return;
     };
-    // The last one who looked was there ten days ago, by a clock that is right.
+    // Simulates that the last sweep was ten days ago, by a correct clock.
     let past = format!(
         "UPDATE hapax.pace SET clock_floor = clock_floor - {}, lapsed_to = 0",
         (10 * DAY).as_micros()

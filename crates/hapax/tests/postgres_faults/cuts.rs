@@ -1,5 +1,5 @@
-//! Connections that are cut after every possible number of reply bytes, and that swallow
-//! everything: through a proxy that does as told.
+//! Connections that are cut after every possible number of reply bytes, or that swallow everything,
+//! through a scripted proxy.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use super::shop::{Books, Load, Shop};
 use super::watched::{Sight, Watched};
 use super::world::{Server, open, open_through, prepared};
 
-/// How many go through the offsets side by side, each with a store and a proxy of its own.
+/// The number of concurrent tasks that go through the offsets, each with its own store and proxy.
 const LANES: u64 = 4;
-/// More than a reply to one claim, or to the end of one attempt, can have.
+/// More bytes than the reply to a claim or to an end can have.
 const REPLY_BYTES_MAX: u64 = 8 * 1024;
-/// What the network does to everything that is said: it is lost, or comes late, when those who said
-/// it have long hung up.
+/// What the network does to all data: it is lost, or arrives late, after its senders have closed
+/// their connections.
 const FAULTS: [fn(&FaultProxy, bool); 4] = [
     FaultProxy::blackhole,
     FaultProxy::stall,
@@ -24,8 +24,8 @@ const FAULTS: [fn(&FaultProxy, bool); 4] = [
     FaultProxy::stall,
 ];
 const CALLERS: usize = 8;
-/// The store gives up after two seconds, and so does whoever asks it what it is. The rest is for a
-/// slow machine.
+/// The store gives up after two seconds, and so does the request for the store info. The rest
+/// allows for a slow machine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(8);
 
 /// The step of an attempt whose reply is cut.
@@ -35,7 +35,7 @@ enum Step {
     End,
 }
 
-/// A node behind a proxy that cuts the reply to a step when told to.
+/// A node behind a proxy that cuts the reply to a step on request.
 struct Node {
     proxy: Arc<FaultProxy>,
     shop: Shop,
@@ -55,7 +55,7 @@ impl Node {
                 Event::Finishing { .. } => Step::End,
                 _ => return,
             };
-            // What is sent next is this step's statement: nothing else goes on at this node.
+            // The next statement is that of this step, because nothing else runs on this node.
             if let Some((wanted, bytes)) = *wanted.borrow()
                 && wanted == step
             {
@@ -63,7 +63,7 @@ impl Node {
             }
         };
         let shop = Shop::told(store, books, observer);
-        // The first claim is preceded by what its fingerprint covers.
+        // The first claim is preceded by a statement that stores its fingerprint's policy.
         shop.charge(&format!("first-{}", proxy.address().port()))
             .await;
         Node {
@@ -74,8 +74,8 @@ impl Node {
         }
     }
 
-    /// Charges a key, and has the reply to one step of it cut after so many bytes. Says whether
-    /// there were so many.
+    /// Charges a key, and cuts the reply to one of its steps after `bytes` bytes. Returns whether
+    /// the reply was that long.
     async fn charge_and_cut(&self, step: Step, bytes: u64) -> bool {
         self.cut.send_replace(Some((step, bytes)));
         let faults = self.proxy.faults();
@@ -85,8 +85,8 @@ impl Node {
     }
 }
 
-/// Goes through every `LANES`th number of bytes from `first` on, until replies have no more; says
-/// how many that were.
+/// Tries every `LANES`th number of bytes from `first` on, until the reply is shorter. Returns how
+/// many cuts there were.
 async fn cut_all(node: Node, step: Step, first: u64) -> (u64, Arc<Sight>) {
     for (cuts, bytes) in (0..).zip((first..REPLY_BYTES_MAX).step_by(LANES as usize)) {
         if !node.charge_and_cut(step, bytes).await {
@@ -96,7 +96,7 @@ async fn cut_all(node: Node, step: Step, first: u64) -> (u64, Arc<Sight>) {
     panic!("a reply to {step:?} has more than {REPLY_BYTES_MAX} bytes");
 }
 
-/// Cuts the reply to this step after every number of bytes that it has.
+/// Cuts the reply to this step after every number of its bytes.
 async fn every_byte(step: Step) {
     let Some(server) = Server::shared() else {
         return;
@@ -129,8 +129,8 @@ async fn every_byte(step: Step) {
         sum(Sight::failed) >= cuts,
         "every cut is a write that failed"
     );
-    // The server commits before it replies: each of these was done, and its caller had to find out.
-    // A reply that came whole may be lost all the same with its connection.
+    // The server commits before it replies: each of these writes was done, and its caller had to
+    // find out. A reply that arrived completely may still be lost with its connection.
     let (found, other) = if step == Step::Claim {
         (adopted, before)
     } else {
@@ -177,8 +177,7 @@ async fn a_network_that_swallows_or_delays_everything_is_an_answer_in_time_and_c
         }
         sight.fault();
         fault(&proxy, true);
-        // Somebody new is told in time that there is nobody to ask, by an answer and not by
-        // silence.
+        // A new caller gets an answer in time that the store is unavailable.
         let begun = Instant::now();
         let told = shop.send(&format!("swallowed-{round}")).await;
         assert_eq!(told, Err(Rejection::StoreUnavailable));

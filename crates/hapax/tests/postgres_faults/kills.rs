@@ -7,23 +7,23 @@ use super::shop::{Books, Load, Shop};
 use super::watched::{Sight, Watched};
 use super::world::{Server, name, open, prepared, session};
 
-/// How often the whole server is killed at least, and how often all of its connections to a
-/// database.
+/// How often the whole server is killed at least, and how often all connections to a database are
+/// ended.
 const KILLS: usize = 8;
 const TERMINATIONS: usize = 40;
-/// As often as it takes until so many statements were struck in flight: mostly the first few do,
+/// Kills are repeated until this many statements were hit in flight. Mostly the first few suffice,
 /// but a kill may fall between two statements.
 const STRUCK_MIN: u64 = 8;
 const KILLS_MAX: usize = 10 * KILLS;
-/// Callers at each of the nodes.
+/// Callers at each node.
 const CALLERS: usize = 8;
-/// What is charged between two faults: enough that everybody has connected anew.
+/// Charges between two faults: enough that every node has reconnected.
 const BETWEEN: usize = 40;
-/// A request is given up after two seconds at each step that asks the store, and there are two:
-/// what the store is and what it has of the key. The rest is for a slow machine.
+/// A request gives up after two seconds at each of its two calls to the store: for the store info
+/// and for the record. The rest allows for a slow machine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(8);
 
-/// Ends all connections to a database; says how many there were, and on how many a statement was in
+/// Ends all connections to a database. Returns how many there were, and how many had a statement in
 /// flight.
 const TERMINATE: &str = "
     SELECT count(*), count(*) FILTER (WHERE state = 'active')
@@ -63,8 +63,8 @@ impl Nodes {
         self.sights.iter().map(|sight| of(sight)).sum()
     }
 
-    /// Nothing happened twice, nothing was lost, everything that failed failed in time, and faults
-    /// did land: on so many statements.
+    /// Checks that no effect happened twice, no answer was lost, every failure came in time, and
+    /// the faults hit `landed` statements.
     async fn judge(&self, what: &str, faults: usize, landed: u64, url: &str) {
         let charges = self.books.judge();
         self.books.replay_all(Arc::new(open(url).await)).await;

@@ -1,5 +1,5 @@
-//! Failovers and restores that lost what was acknowledged: nobody can undo that, but somebody must
-//! be told.
+//! Failovers and restores that lost acknowledged writes: the store cannot undo that, but it must
+//! raise an alarm.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::world::{Server, both, name, open, prepared};
 
 const WRITES: usize = 10;
 
-/// Claims and completes so many keys; both are acknowledged.
+/// Claims and completes `WRITES` keys; both writes are acknowledged.
 async fn charge(store: &Postgres, name: &str) {
     for subject in Subject::many(name, WRITES) {
         let Ok(Written::Won(won)) = store.put_if(subject.claim(LONG)).await else {
@@ -27,7 +27,7 @@ async fn charge(store: &Postgres, name: &str) {
     }
 }
 
-/// Asks until the store is back, as every node does each second.
+/// Asks for the store info until the store is back, as every node does each second.
 async fn comes_back(store: &Postgres) {
     let asking = async {
         while store.info().await.is_err() {
@@ -51,7 +51,7 @@ async fn a_failover_that_lost_commits_is_an_alarm() {
     let store = open(&url).await;
     charge(&store, "replicated").await;
 
-    // Alone it is no store: what it has may be old.
+    // A standby alone is refused as a store: its data may be old.
     let refused = Postgres::open(&standby.url(name(&url)))
         .await
         .err()
@@ -59,7 +59,7 @@ async fn a_failover_that_lost_commits_is_an_alarm() {
         .to_string();
     assert!(refused.contains("standby"), "{refused}");
 
-    // From now on nothing gets there, and nobody waits for it.
+    // From now on the standby receives nothing, and the primary does not wait for it.
     primary.alone();
     standby.set("primary_conninfo", "");
     while primary.psql("postgres", "SELECT count(*) FROM pg_stat_replication") != "0" {
@@ -82,7 +82,7 @@ async fn a_failover_that_lost_commits_is_an_alarm() {
     let alarms = alarm::heard("without writes that it had acknowledged");
     assert_eq!(alarms.len(), 1, "{alarms:?}");
     println!("{}", alarms[0]);
-    // It is told once, and the store goes on.
+    // The alarm is raised once, and the store continues.
     charge(&store, "after").await;
     comes_back(&store).await;
     assert_eq!(
@@ -130,7 +130,7 @@ async fn a_database_restored_elsewhere_is_an_alarm_when_it_is_opened() {
     let alarms = alarm::heard("another system");
     assert_eq!(alarms.len(), 1, "{alarms:?}");
     println!("{}", alarms[0]);
-    // What is there is served, and the next who opens it is told nothing new.
+    // The remaining records are served, and the next opening raises no further alarm.
     let reading = store
         .get(
             Subject::many("before", WRITES)
@@ -168,8 +168,8 @@ async fn what_the_standby_did_not_confirm_is_not_acknowledged_even_if_the_wait_f
         let store = store.clone();
         async move { store.put_if(Subject::new("unconfirmed").claim(LONG)).await }
     });
-    // Somebody cancels what hangs. The server then says that it has committed, with no more than a
-    // warning that the standby may not have.
+    // The test cancels the hanging statement. The server then reports a commit, with only a warning
+    // that the standby may not have it.
     let cancel = format!(
         "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE datname = '{}' AND wait_event = 'SyncRep'",
         name(&url)

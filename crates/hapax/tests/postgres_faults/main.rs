@@ -1,6 +1,6 @@
-//! The store for many nodes under servers that fail: real ones, private to these tests. What had an
-//! effect is counted by the tests themselves and never by Hapax. Every test says how many of its
-//! faults landed; a run in which none did proves nothing, and fails.
+//! The Postgres store on real, private servers that fail. The tests count effects themselves and
+//! never ask Hapax. Every test prints how many of its faults landed; a run in which none did proves
+//! nothing, and fails.
 
 mod alarm;
 mod clock;

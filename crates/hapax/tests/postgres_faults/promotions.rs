@@ -1,4 +1,4 @@
-//! A synchronous standby takes over, again and again, while everybody charges.
+//! A synchronous standby takes over, repeatedly, under load.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -10,13 +10,14 @@ use super::world::{Server, both, open, prepared};
 
 /// Promotions that must land while a claim is in flight; fewer prove nothing.
 const IN_CLAIMS_MIN: usize = 20;
-/// There may be some that do not. If too few did by then, the machine is too slow for this test.
+/// The largest number of promotions. If too few of them landed by then, the machine is too slow for
+/// this test.
 const PROMOTIONS_MAX: usize = 30;
 const CALLERS: usize = 4;
-/// What is charged before the next fault: enough that both nodes have connected anew.
+/// Charges before the next fault: enough that both nodes have reconnected.
 const BETWEEN: usize = 30;
 
-/// What receives the primary's log on a standby, stopped where it is until this is dropped.
+/// The process that receives the primary's log on a standby, stopped until this is dropped.
 struct Receiver(String);
 
 impl Receiver {
@@ -64,8 +65,8 @@ async fn a_synchronous_standby_that_takes_over_costs_no_second_effect_and_loses_
     let (mut promotions, mut away) = (0, Duration::ZERO);
     while sight.faults_in_claims() < IN_CLAIMS_MIN && promotions < PROMOTIONS_MAX {
         books.more(BETWEEN).await;
-        // Mostly while claims wait for the standby: they may be there, on their way, or not even
-        // that. At other times wherever they are.
+        // Three of four times while claims wait for the standby: it may have them, they may be on
+        // their way, or not sent yet. Otherwise at any moment.
         let receiver = if promotions % 4 == 3 {
             None
         } else {

@@ -1,5 +1,5 @@
-//! A database that is restored from a backup while every node is stopped, which is the natural
-//! procedure: somebody must be told all the same.
+//! A database that is restored from a backup while every node is stopped, which is the usual
+//! procedure: the operator must still get an alarm.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -17,7 +17,7 @@ use super::world::{Server, name, open, prepared};
 
 const WRITES: usize = 5;
 
-/// A node that remembers its last writes in this file.
+/// A node that records its last writes in this file.
 async fn node(url: &str, file: &Path) -> Postgres {
     let options = Options {
         high_water_file: Some(file.to_owned()),
@@ -28,7 +28,7 @@ async fn node(url: &str, file: &Path) -> Postgres {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Claims and completes so many keys, and waits until the file names the last of them.
+/// Claims and completes `WRITES` keys, and waits until the file names the last of them.
 async fn charge(store: &Postgres, name: &str, lifetime: Lifetime, file: Option<&Path>) {
     let subjects = Subject::many(name, WRITES);
     for subject in &subjects {
@@ -63,13 +63,13 @@ async fn charge(store: &Postgres, name: &str, lifetime: Lifetime, file: Option<&
         .expect("the file names the last write");
 }
 
-/// Those of other tests are among them.
+/// The number of alarms so far, including those of other tests.
 fn alarms() -> usize {
     alarm::heard("without writes that it had acknowledged").len()
 }
 
-/// What a node found when it began: whether the database went back, and the epoch and the highest
-/// fence it gives now.
+/// What a node finds when it starts: whether the database was set back, its epoch, and the fence it
+/// issues now.
 async fn found(store: &Postgres) -> (bool, u64, u64) {
     let epoch = store.info().await.expect("info").epoch;
     let Ok(Written::Won(won)) = store
@@ -106,14 +106,14 @@ async fn a_database_that_was_restored_while_all_nodes_were_stopped_is_an_alarm()
     let store = node(&url, &file).await;
     charge(&store, "before", kept(), Some(&file)).await;
     drop(store);
-    // A copy of the stopped server.
+    // The backup is a copy of the stopped server.
     let data = server.data().to_owned();
     tokio::task::block_in_place(|| {
         server.stop();
         copy(&data, &backup);
         server.start_again();
     });
-    // An ordinary restart of both is none.
+    // An ordinary restart of both raises no alarm.
     let store = node(&url, &file).await;
     let (restored, epoch, _) = found(&store).await;
     assert!(
@@ -131,7 +131,7 @@ async fn a_database_that_was_restored_while_all_nodes_were_stopped_is_an_alarm()
         copy(&backup, &data);
         server.start_again();
     });
-    // Without the file nobody notices.
+    // Without the file a node does not notice.
     assert!(!found(&open(&url).await).await.0);
     let heard = alarms();
     let store = node(&url, &file).await;
@@ -147,7 +147,7 @@ async fn a_database_that_was_restored_while_all_nodes_were_stopped_is_an_alarm()
         fence_after > fence,
         "a fence that was given is given again: {fence_after} after {fence}"
     );
-    // Told once.
+    // The alarm is raised once.
     charge(&store, "since", kept(), Some(&file)).await;
     drop(store);
     let store = node(&url, &file).await;
@@ -199,7 +199,7 @@ async fn a_dump_restored_into_the_same_database_is_an_alarm() {
     charge(&store, "since", kept(), None).await;
     drop(store);
 
-    // Where there is no file, the operator says so.
+    // Where there is no file, the operator reports the restore.
     restore();
     let store = open(&url).await;
     let (restored, epoch, _) = found(&store).await;
@@ -238,7 +238,7 @@ async fn what_may_be_gone_by_now_is_no_witness() {
     let file = directory.path().join("high-water");
     let store = node(&url, &file).await;
     charge(&store, "kept", kept(), Some(&file)).await;
-    // Goes by itself before long.
+    // These records expire at once and are removed by the sweep.
     charge(
         &store,
         "brief",
@@ -254,7 +254,7 @@ async fn what_may_be_gone_by_now_is_no_witness() {
     let store = node(&url, &file).await;
     assert!(!found(&store).await.0, "{:?}", store.stats());
     drop(store);
-    // All that it names is over and gone.
+    // All records that the file names have expired and are removed.
     server.psql(
         name(&url),
         "UPDATE hapax.heads SET tombstone_until = 1, expires_at = 1; DELETE FROM hapax.heads",
@@ -286,6 +286,6 @@ async fn a_file_of_another_store_says_nothing() {
     drop(store);
     let store = node(&other, &file).await;
     assert!(!found(&store).await.0, "{:?}", store.stats());
-    // And from then on it is this one's.
+    // From then on the file belongs to this store.
     charge(&store, "here", kept(), Some(&file)).await;
 }

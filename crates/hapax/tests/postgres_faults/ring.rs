@@ -1,4 +1,4 @@
-//! Answers dropped in bulk while everybody writes and somebody does not end a transaction.
+//! Answers are dropped in bulk under load, while transactions stay open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,20 +19,20 @@ const WRITERS: usize = 64;
 const WIDTH_US: u64 = 100_000;
 /// How often each node sweeps.
 const SWEEP_EVERY: Duration = Duration::from_millis(25);
-/// Just within thirteen widths: the farthest ahead that the ring is written to, into the table that
+/// Just within thirteen widths: the farthest ahead that the ring is written, into the table that
 /// was emptied last.
 const RETENTION: Duration = Duration::from_millis(1250);
 /// How often an answer is read while it replays.
 const READ_EVERY: Duration = Duration::from_millis(200);
-/// How often each writer writes one.
+/// How often each writer writes an answer.
 const WRITE_EVERY: Duration = Duration::from_millis(200);
 /// Fewer turns than this prove nothing.
 const TURNS_MIN: u64 = 20;
 const TURNS: u64 = 60;
-/// If there were not so many turns by then, it has to do with fewer.
+/// After this time the test ends with fewer turns.
 const LONGEST: Duration = Duration::from_secs(20);
-/// No write may take longer, on a loaded machine: a turn waits 50 ms for its table, a write 100 ms
-/// for its record.
+/// The longest a write may take, on a loaded machine: a turn waits 50 ms for its table, a write 100
+/// ms for its record.
 const STALL_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -57,11 +57,11 @@ impl Tally {
     }
 }
 
-/// Charges again and again: claims the key at two nodes at once, ends the attempt that won, and has
-/// the answer read until it is over.
+/// Charges repeatedly: claims the key at two nodes concurrently, ends the attempt that won, and has
+/// the answer read until it expires.
 async fn write(nodes: [Arc<Postgres>; 2], reader: Arc<Reader>, writer: usize, tally: Arc<Tally>) {
     let mut replays = JoinSet::new();
-    // Not all at the same time, so that there is something in every table.
+    // The writers start at different times, so that every table has answers.
     tokio::time::sleep(
         WRITE_EVERY * u32::try_from(writer).unwrap() / u32::try_from(WRITERS).unwrap(),
     )
@@ -105,7 +105,7 @@ async fn write(nodes: [Arc<Postgres>; 2], reader: Arc<Reader>, writer: usize, ta
     replays.join_all().await;
 }
 
-/// Reads an answer until it is over, which it is not before `alive`.
+/// Reads an answer until it has expired, which must not be before `alive`.
 async fn replay(
     reader: Arc<Reader>,
     id: RecordId,
@@ -127,7 +127,7 @@ async fn replay(
     tally.expired.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Writes down what time has brought and empties what is over, as every node does, only more often.
+/// Sweeps and empties tables as every node does, only more often.
 async fn sweep(node: Arc<Postgres>, tally: Arc<Tally>) {
     let mut ticks = tokio::time::interval(SWEEP_EVERY);
     while !tally.is_over.load(Ordering::Relaxed) {
@@ -136,7 +136,7 @@ async fn sweep(node: Arc<Postgres>, tally: Arc<Tally>) {
     }
 }
 
-/// A node that reads what others wrote, and does not ask again where an answer is not to be found.
+/// A node that reads the answers of others, and does not retry when an answer is missing.
 struct Reader(Postgres);
 
 impl Reader {
@@ -148,8 +148,8 @@ impl Reader {
         Reader(Postgres::open_with(options).await.unwrap())
     }
 
-    /// The record until it is over. Until `alive` it surely is not; after that it may be dropped
-    /// while it is read.
+    /// The record, or `None` once it has expired. It cannot expire before `alive`; after that it
+    /// may be dropped while it is read.
     async fn read(&self, id: RecordId, alive: Instant) -> Option<Record> {
         let reading = self.0.get(vec![id]).await;
         let is_alive = Instant::now() < alive;
@@ -182,8 +182,8 @@ impl Reader {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_of_answers_turn_under_load_beside_idle_transactions_and_hold_up_nobody() {
-    // In memory, as emptying a table so often is mostly waiting for a disk that others wait for
-    // too.
+    // In memory, because emptying a table so often would mostly wait for a disk that other tests
+    // use too.
     let Some(server) = Server::in_memory(&[]) else {
         return;
     };
@@ -196,8 +196,7 @@ async fn tables_of_answers_turn_under_load_beside_idle_transactions_and_hold_up_
 
     let reader = Arc::new(Reader::open(&url).await);
 
-    // Somebody who has read all there is and written a record of their own; and somebody who has
-    // one of the tables in hand.
+    // One session has read all records and written to one; another has locked a table of answers.
     let own = Subject::new("somebody's own");
     assert!(matches!(
         nodes[0].put_if(own.claim(LONG)).await,

@@ -1,4 +1,4 @@
-//! Records by hand: puts as the engine would send them, for tests that talk to a store directly.
+//! Writes as the engine would send them, for tests that call a store directly.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use hapax_core::fingerprint::{Fingerprint, FingerprintPolicy};
 use hapax_core::record::{AttemptToken, Fence, State};
 use hapax_core::store::{Change, Claim, Condition, Finish, Lifetime, Put};
 
-/// Outlasts every test.
+/// Longer than every test.
 pub(crate) const LONG: Duration = Duration::from_secs(60 * 60);
 
-/// One record, and the one who claims it.
+/// One record, and the attempt token of its claim.
 #[derive(Clone)]
 pub(crate) struct Subject {
     pub(crate) id: RecordId,
@@ -21,7 +21,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// The record of a key, claimed by somebody whom no other subject has as its claimant.
+    /// The record of a key, with a new attempt token.
     pub(crate) fn new(key: &str) -> Subject {
         let scope = Scope {
             namespace: "faults".into(),
@@ -39,14 +39,14 @@ impl Subject {
         }
     }
 
-    /// As many as asked for, in the order of their keys.
+    /// `count` subjects, in the order of their keys.
     pub(crate) fn many(name: &str, count: usize) -> Vec<Subject> {
         (0..count)
             .map(|number| Subject::new(&format!("{name}-{number}")))
             .collect()
     }
 
-    /// The first claim.
+    /// The first claim of the record.
     pub(crate) fn claim(&self, lease: Duration) -> Put {
         let fingerprint = Fingerprint {
             policy: Arc::new(FingerprintPolicy::default()),
@@ -68,7 +68,7 @@ impl Subject {
         }
     }
 
-    /// The end of an attempt, with an answer that replays for a while.
+    /// The end of an attempt, with an answer for `lifetime`.
     pub(crate) fn complete(&self, fence: Fence, answer: &Arc<Answer>, lifetime: Lifetime) -> Put {
         let finish = Finish {
             state: State::Completed,
@@ -83,7 +83,7 @@ impl Subject {
         }
     }
 
-    /// The first claim as SQL, for a session that does not end its transaction.
+    /// The first claim as SQL, for a session that keeps its transaction open.
     pub(crate) fn claim_sql(&self) -> String {
         let (id, token, digest) = (self.id, uuid::Uuid::new_v4(), "07".repeat(32));
         format!(
@@ -93,13 +93,13 @@ impl Subject {
         )
     }
 
-    /// What picks its row.
+    /// The SQL condition that selects its row.
     pub(crate) fn row(&self) -> String {
         format!("id = '\\x{}'", self.id)
     }
 }
 
-/// An hour, and another.
+/// An hour of retention and an hour as a tombstone.
 pub(crate) fn kept() -> Lifetime {
     Lifetime {
         retention: LONG,

@@ -1,4 +1,4 @@
-//! What has been seen to go wrong with other layouts and statements on Postgres, each on its own.
+//! Problems seen with other layouts and statements on Postgres, one test for each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use tokio_postgres::Client;
 use super::subject::{LONG, Subject, answer, kept};
 use super::world::{Server, name, open, prepared, session};
 
-/// What a record that somebody holds may cost the others: a lock is waited for a tenth of a second,
-/// and what it was sent with is then sent one by one. The rest is for a slow machine.
+/// How long a locked record may delay other calls: the batch waits a tenth of a second for the lock
+/// and is then sent one by one. The rest allows for a slow machine.
 const HELD_UP_MAX: Duration = Duration::from_millis(1500);
-/// As many as go into one statement with the one that is held.
+/// As many as go into one statement together with the held record.
 const OTHERS: usize = 63;
 const FRESH: usize = 64;
 
@@ -31,7 +31,7 @@ fn send(store: &Arc<Postgres>, put: Put) -> Sent {
     })
 }
 
-/// All of these have won; the longest that one of them took.
+/// Checks that all of these writes won. Returns the longest time that one took.
 async fn won(sent: Vec<Sent>) -> Duration {
     let mut longest = Duration::ZERO;
     for sent in sent {
@@ -59,7 +59,7 @@ async fn completes(
         .await
 }
 
-/// A transaction that is open for as long as this is not told to end.
+/// A session with an open transaction, until the caller ends it.
 async fn transaction(url: &str, sql: &str) -> Client {
     let session = session(url).await;
     session
@@ -140,7 +140,7 @@ async fn an_uncommitted_claim_makes_only_claims_of_the_same_key_wait() {
     };
     let url = prepared(server).await;
     let store = Arc::new(open(&url).await);
-    // The database has been told of the fingerprint's policy.
+    // This claim stores the fingerprint's policy in the database.
     claimed(&store, &Subject::new("first")).await;
     for (round, end) in ["ROLLBACK", "COMMIT"].into_iter().enumerate() {
         let held = Subject::new(&format!("held-{round}"));
@@ -159,8 +159,8 @@ async fn an_uncommitted_claim_makes_only_claims_of_the_same_key_wait() {
         );
         user.batch_execute(end).await.unwrap();
 
-        // Until then nobody could tell. It may have been given up for now; whoever asks again
-        // learns it.
+        // Before the transaction ends, the outcome of the claim cannot be known. If it was given up
+        // meanwhile, sending it again shows the outcome.
         let written = match waiting.await.unwrap().0 {
             Ok(written) => written,
             Err(error) => {
@@ -184,8 +184,8 @@ async fn an_uncommitted_claim_makes_only_claims_of_the_same_key_wait() {
     }
 }
 
-/// Holds every insertion of heads after the look and before the write, for those whom `public.gate`
-/// names.
+/// Holds every insertion into `heads` between its reads and its write while `public.gate` is
+/// closed, except for the faster session.
 const GATE: &str = "
     CREATE TABLE public.gate (is_open boolean NOT NULL, arrived int NOT NULL);
     INSERT INTO public.gate VALUES (false, 0);
@@ -272,7 +272,7 @@ async fn another_isolation_than_read_committed_is_refused_in_so_many_words() {
     }
 }
 
-/// Looks when the transaction commits, and remembers what the commit waits for.
+/// A trigger that runs at commit and records the session's `synchronous_commit`.
 const WITNESS: &str = "
     CREATE TABLE public.witness (setting text NOT NULL, operation text NOT NULL);
     CREATE FUNCTION public.see() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$

@@ -1,4 +1,5 @@
-//! Two versions of the schema: the next one comes while programs of this one are at work.
+//! Two versions of the schema: the next one is installed while programs of this version are
+//! running.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,7 +17,7 @@ use super::world::{Server, migrate, open, prepared};
 const CALLERS: usize = 16;
 const BETWEEN: usize = 200;
 
-/// A next version that still serves programs of `oldest`.
+/// A next version that still supports programs of version `oldest`.
 fn next(oldest: u32) -> Vec<Migration> {
     let mut migrations = schema::migrations();
     migrations.push(Migration {
@@ -101,7 +102,7 @@ async fn a_schema_that_has_left_a_program_behind_is_not_written_to() {
         ),
         other => panic!("{other:?}"),
     }
-    // A program that runs finds out with its next look at the store info, which is asked for each second.
+    // A running program finds out when it next reads the store info, which it does each second.
     let error = store.info().await.expect_err("it is left behind");
     assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{error}");
     assert!(

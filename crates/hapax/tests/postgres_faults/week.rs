@@ -1,4 +1,4 @@
-//! A week of keys that come and go: what is over leaves room for what comes.
+//! A week of keys that come and go: expired records make room for new ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,17 @@ const HOURS: usize = 7 * 24;
 const KEYS_PER_HOUR: usize = 150;
 const ANSWER_BYTES: usize = 512;
 const HOUR_US: i64 = 3_600_000_000;
-/// A key is remembered for two days, so that the third day is like all that follow.
+/// A key is remembered for two days, so from the third day on all days are alike.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const LIFETIME: Lifetime = Lifetime {
     retention: DAY,
     tombstone: DAY,
 };
 const ALIKE_FROM_DAY: usize = 3;
-/// How much larger a relation may be later than it was on the days it is compared with.
+/// How much larger a relation may become compared with the first days that are alike.
 const GROWTH_MAX: f64 = 1.3;
 
-/// A clock of the test's own, turned by hand.
+/// A clock that the test sets.
 const CLOCK: &str = "
     CREATE TABLE public.clock (at int8 NOT NULL);
     INSERT INTO public.clock VALUES (1800000000000000);
@@ -68,7 +68,7 @@ impl Sizes {
     }
 }
 
-/// Everybody who comes in this hour.
+/// Charges all keys of this hour.
 async fn charge(store: &Arc<Postgres>, hour: usize) {
     let charges = Subject::many(&format!("hour-{hour}"), KEYS_PER_HOUR)
         .into_iter()
@@ -103,10 +103,10 @@ async fn a_week_of_keys_that_come_and_go_leaves_no_bloat() {
         user.batch_execute(&format!("UPDATE public.clock SET at = at + {HOUR_US}"))
             .await
             .unwrap();
-        // As often as there is something to do, and a few times more: it walks in steps.
+        // Until a sweep finds nothing, and once more, because a sweep proceeds in steps.
         while store.sweep(256).await.unwrap().total() > 0 {}
         store.sweep(256).await.unwrap();
-        // As the server's own would, from time to time.
+        // As the server's autovacuum would do from time to time.
         user.batch_execute("VACUUM hapax.heads, hapax.pace, hapax.slots, public.clock")
             .await
             .unwrap();
@@ -137,7 +137,7 @@ async fn a_week_of_keys_that_come_and_go_leaves_no_bloat() {
     assert!(turns > 60, "void: the ring turned {turns} times");
 }
 
-/// Each relation: its size on the first days that are alike, and the largest after them.
+/// For each relation, its size on the first days that are alike, and its largest size after them.
 fn grown(days: &[Sizes]) -> Vec<(&'static str, i64, i64)> {
     let largest = |days: &[Sizes], relation: usize| {
         days.iter()

@@ -1,5 +1,4 @@
-//! Where the tests take place: servers of their own, and databases on them that are prepared for
-//! the store.
+//! Private servers, and databases on them that are migrated for the store.
 
 use hapax::Postgres;
 use hapax::store::postgres::schema::{self, Migration};
@@ -7,10 +6,10 @@ use hapax::store::postgres::{ConnectOptions, Options};
 use hapax_testkit::servers;
 use tokio_postgres::{Client, NoTls};
 
-/// A server, to be told from the store on it.
+/// An alias that keeps the server apart from the store `Postgres`.
 pub(crate) type Server = servers::Postgres;
 
-/// A new database on this server that is prepared for the store.
+/// A new migrated database on this server.
 pub(crate) async fn prepared(server: &Server) -> String {
     let url = server.database();
     migrate(&url, &schema::migrations()).await;
@@ -30,7 +29,7 @@ pub(crate) async fn open(url: &str) -> Postgres {
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Opens it where a proxy stands in front of its server.
+/// Opens the database through a proxy in front of its server.
 pub(crate) async fn open_through(address: std::net::SocketAddr, url: &str) -> Postgres {
     let options =
         Options::new(&format!("postgres://postgres@{address}/{}", name(url))).expect("a URL");
@@ -44,7 +43,7 @@ pub(crate) fn name(url: &str) -> &str {
     url.rsplit('/').next().expect("a URL has a path")
 }
 
-/// A session of somebody else, who may do anything.
+/// Another user's session with all rights.
 pub(crate) async fn session(url: &str) -> Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls)
         .await
@@ -53,7 +52,7 @@ pub(crate) async fn session(url: &str) -> Client {
     client
 }
 
-/// The same database on two servers, of which one takes writes.
+/// A URL with two servers for the same database, one of which accepts writes.
 pub(crate) fn both(url: &str, one: &Server, other: &Server) -> String {
     format!(
         "postgres://postgres@{},{}/{}",

@@ -1,4 +1,4 @@
-//! Entries of the audit log, as they are said over HTTP and printed by `hapax keys log --json`.
+//! Entries of the audit log, as sent over HTTP and printed by `hapax keys log --json`.
 
 use hapax::core::audit::{LogEntry, Touched};
 use hapax::core::operation::OperationIds;
@@ -52,7 +52,7 @@ pub(crate) struct ChangedRecord {
 }
 
 impl LoggedPage {
-    /// A page of what was asked for with this limit: a full one may have a next.
+    /// A page of a query with this limit. Only a full page may have a next one.
     pub(crate) fn new(entries: Vec<Logged>, limit: usize) -> LoggedPage {
         let next = entries
             .last()

@@ -1,5 +1,5 @@
-//! Looking at records and changing them: one implementation for the admin listener and for `hapax
-//! keys` on a store of its own.
+//! Reads and changes records: one implementation for the admin listener and for `hapax keys` on a
+//! store that it opens itself.
 
 use std::sync::Arc;
 
@@ -18,18 +18,18 @@ use super::wire::{Entry, Forget, Page, Query, Settle, Shown, Signed};
 use crate::admin::Rules;
 use crate::admin::log::Which;
 
-/// Keys in a page, unless asked for fewer, and at most.
+/// The default and the largest number of keys in a page.
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
 
-/// Where records are.
+/// Access to records.
 pub(crate) trait Records {
     async fn heads(&self, query: ListQuery) -> Result<Vec<Head>, StoreError>;
     async fn look(&self, id: RecordId) -> Result<(Record, State), OperatorError>;
     async fn log(&self, query: LogQuery) -> Result<Vec<LogEntry>, StoreError>;
-    /// The time by which states are told.
+    /// The time at which states are evaluated.
     async fn now(&self) -> Result<Timestamp, StoreError>;
-    /// What changes records, if they can be changed here.
+    /// The engine that changes records, if they can be changed here.
     fn hapax(&self) -> Result<&Hapax, OperateError>;
 }
 
@@ -55,13 +55,13 @@ impl Records for Hapax {
     }
 }
 
-/// Why something was not done.
+/// Why an operation was not done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OperateError {
-    /// It cannot be asked for like this.
+    /// The request is not valid.
     #[error("{0}")]
     BadRequest(String),
-    /// It is about another attempt than the one that was lost.
+    /// The request is about another attempt than the lost one.
     #[error("{0}")]
     OtherFence(String),
     #[error(transparent)]
@@ -74,11 +74,11 @@ impl From<StoreError> for OperateError {
     }
 }
 
-/// Records, and what is known about them here.
+/// Records, and the context needed to show and change them.
 pub(crate) struct Operate<'a, R> {
     pub(crate) records: &'a R,
     pub(crate) operation_ids: &'a OperationIds,
-    /// What the configuration says. A store alone knows no routes.
+    /// The rules of the configuration; `None` for a store alone, which knows no routes.
     pub(crate) rules: Option<Arc<Rules>>,
 }
 
@@ -136,7 +136,8 @@ impl<R: Records> Operate<'_, R> {
             settlement::is_about(&record.head, fence).map_err(OperateError::OtherFence)?;
         }
         let settlement = self.versioned(settlement, &record.head);
-        // The one that is meant, not the one that was found: it may have been lost only just now.
+        // Uses the fence that the caller gave, not the one found: that attempt may have been lost
+        // only just now.
         let attempt = settle.fence.map_or(record.head.fence, Fence::from_u64);
         let head = self
             .settle_attempt(&record.head, attempt, settlement, signed)
@@ -144,7 +145,7 @@ impl<R: Records> Operate<'_, R> {
         self.entry(&head).await
     }
 
-    /// Settles an attempt of a record that was looked at.
+    /// Settles an attempt of a record that was read before.
     pub(crate) async fn settle_attempt(
         &self,
         head: &Head,
@@ -177,7 +178,7 @@ impl<R: Records> Operate<'_, R> {
         self.entry(&record.head).await
     }
 
-    /// What was stated of a record, its answer under the version that its route replays.
+    /// The settlement of a record, with its answer under the version that its route replays.
     pub(crate) fn versioned(&self, settlement: Settlement, head: &Head) -> Settlement {
         match &self.rules {
             Some(rules) => rules.current(settlement, &head.scope),
@@ -197,7 +198,7 @@ impl<R: Records> Operate<'_, R> {
     }
 }
 
-/// An id as somebody wrote it.
+/// Parses a record id from user input.
 pub(crate) fn record_id(text: &str) -> Result<RecordId, OperateError> {
     text.parse()
         .map_err(|error| OperateError::BadRequest(format!("{error}: list the keys to find it")))

@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 
-/// Whether a principal, as a record has it, is the one that somebody means: by its whole name, by
-/// one of its parts, or by the name that a proxy, a token or a service gave the caller.
+/// Whether `typed` means the stored principal: by its whole name, by one of its parts, or by the
+/// name that a proxy, a token or a service gave the caller.
 pub(crate) fn is_meant(stored: &str, typed: &str) -> bool {
     let is_anonymous = || typed == "anonymous" && stored == "(anonymous)";
     let is_part =
@@ -12,7 +12,7 @@ pub(crate) fn is_meant(stored: &str, typed: &str) -> bool {
     stored == typed || is_anonymous() || parts(stored).iter().any(|part| is_part(part))
 }
 
-/// Whether somebody typed the beginning of a digest, as a table or the access log shows it.
+/// Whether `typed` is the beginning of a digest, as a table or the access log shows it.
 fn begins_digest(part: &str, typed: &str) -> bool {
     let digits = typed.rsplit([':', ' ']).next().unwrap_or_default();
     digits.len() >= DIGEST_DIGITS
@@ -20,15 +20,15 @@ fn begins_digest(part: &str, typed: &str) -> bool {
         && (part.starts_with(typed) || digits_of(part).starts_with(typed))
 }
 
-/// The digits behind what says which digest it is.
+/// The digits of a digest, without its prefix.
 fn digits_of(part: &str) -> &str {
     part.rsplit([':', ' ']).next().unwrap_or_default()
 }
 
-/// So many digits of a digest tell people apart.
+/// How many digits of a digest are shown; enough to distinguish callers.
 const DIGEST_DIGITS: usize = 8;
 
-/// A principal in a few characters, for tables: the name that people know, or the beginning of a
+/// A short form of a principal, for tables: the name that people know, or the beginning of a
 /// digest.
 pub(crate) fn short(stored: &str) -> String {
     let parts = parts(stored);
@@ -39,13 +39,13 @@ pub(crate) fn short(stored: &str) -> String {
     shown.join(" & ")
 }
 
-/// The parts of a principal that is known by several sources; one for any other. See
+/// The parts of a principal that several sources identify; one part for any other. See
 /// `gateway/principal/list.rs`.
 fn parts(stored: &str) -> Vec<Cow<'_, str>> {
     let Some(list) = stored.strip_prefix("list:") else {
         return vec![Cow::Borrowed(stored)];
     };
-    // A single `&` separates, two are one.
+    // A single `&` separates parts; a double one is an escaped `&`.
     let marked = list.replace("&&", "\u{0}");
     marked
         .split(" & ")
@@ -53,7 +53,7 @@ fn parts(stored: &str) -> Vec<Cow<'_, str>> {
         .collect()
 }
 
-/// The name that somebody vouches for, behind what says who does and where.
+/// The name from a trusted source, without the prefix that says which source.
 fn name(part: &str) -> Option<&str> {
     let (kind, rest) = part.split_once(':')?;
     let behind = |spaces: usize| rest.splitn(spaces + 1, ' ').nth(spaces);
@@ -64,7 +64,7 @@ fn name(part: &str) -> Option<&str> {
     }
 }
 
-/// So much of a digest as tells people apart.
+/// A part with its digest shortened.
 fn digest(part: &str) -> &str {
     let begin = match part.split_once(':') {
         Some(("digest", _)) => "digest:".len(),

@@ -1,4 +1,4 @@
-//! What an operator says became of an operation, checked before anything is changed.
+//! Parses an operator's settlement, and checks it before anything is changed.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
@@ -10,11 +10,11 @@ use http::{HeaderValue, StatusCode};
 
 use super::wire::{Outcome, Settle};
 
-/// As much as the gateway itself keeps of an answer.
+/// The limit that the gateway has for kept answers.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 const FIELDS_MAX: usize = 100;
 
-/// The settlement that is meant, or what is wrong with how it is said.
+/// The settlement, or what is wrong with the request.
 pub(crate) fn parse(settle: &Settle) -> Result<Settlement, String> {
     let has_answer = settle.status.is_some()
         || settle.body.is_some()
@@ -31,7 +31,7 @@ pub(crate) fn parse(settle: &Settle) -> Result<Settlement, String> {
     }
 }
 
-/// Whether what is said of the attempt with this fence is about the one that was lost.
+/// Checks that a settlement with this fence is about the attempt that was lost.
 pub(crate) fn is_about(head: &Head, fence: u64) -> Result<(), String> {
     let lost = head.fence.as_u64();
     if lost == fence {
@@ -90,8 +90,8 @@ fn body(settle: &Settle) -> Result<Vec<u8>, String> {
     Ok(body)
 }
 
-/// A field that a replay may carry: one that frames a message would break every replay, and ours
-/// only we may say.
+/// A field that a replay may carry. Fields that frame a message would break every replay, and
+/// Hapax's own fields are not accepted.
 fn field(name: &str, value: &str) -> Result<(String, Bytes), String> {
     let known = HeaderName::try_from(name)
         .map_err(|_| format!("{name:?} is not the name of a header field"))?;

@@ -1,4 +1,4 @@
-//! Moments as people and JSON write them: ISO 8601, UTC.
+//! Timestamps as people and JSON write them: ISO 8601, UTC.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub(crate) struct Time(pub(crate) Timestamp);
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanos = i128::from(self.0.as_micros()) * 1_000;
-        // Nothing that is written down is later than the last year of four digits.
+        // No stored time is later than the year 9999, so this fallback is not reached in practice.
         let time = OffsetDateTime::from_unix_timestamp_nanos(nanos)
             .unwrap_or(PrimitiveDateTime::MAX.assume_utc());
         let (hour, minute, second, micros) = time.to_hms_micro();
@@ -38,7 +38,7 @@ impl FromStr for Time {
     }
 }
 
-/// What `Display` writes, and nothing else: it is only ever read back from our own JSON.
+/// Parses exactly what `Display` writes: it only reads JSON that Hapax wrote.
 fn parse(text: &str) -> Option<Time> {
     let part = |from: usize, len: usize| text.get(from..from + len)?.parse::<u32>().ok();
     let small = |from: usize| u8::try_from(part(from, 2)?).ok();

@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     Ok(())
 }
 
-/// How many settings somebody changed: what was said once for all routes counts once.
+/// How many settings were changed from their defaults; one that is set for all routes counts once.
 fn changed(loaded: &Loaded) -> usize {
     let settings = loaded.report.iter().flat_map(|section| &section.settings);
     settings

@@ -35,11 +35,11 @@ fn method(text: &str) -> Result<Method, String> {
         .map_err(|_| format!("`{text}` is no method: write POST, for example"))
 }
 
-/// Where a request goes.
+/// The target of the request to explain.
 #[derive(Clone)]
 struct Target {
     path: String,
-    /// Whether a query was given, which no route looks at.
+    /// Whether a query was given; no route uses it.
     has_query: bool,
 }
 
@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     Ok(())
 }
 
-/// What no route is asked about: the gateway answers it before.
+/// The explanation for a path that the gateway answers itself, before any route.
 fn our_own(args: &Args) -> String {
     let said = match args.method {
         Method::GET | Method::HEAD => {
@@ -99,7 +99,7 @@ fn our_own(args: &Args) -> String {
     without_route(args, said)
 }
 
-/// What no route can be chosen for.
+/// The explanation for a path that no route can be chosen for.
 fn refused(args: &Args, ambiguous: &PathAmbiguous) -> String {
     let why = match &ambiguous.read_as {
         Some(reading) => {
@@ -130,7 +130,7 @@ fn without_route(args: &Args, said: &str) -> String {
     }))
 }
 
-/// What is explained.
+/// The request that is explained.
 fn head(args: &Args) -> String {
     let note = if args.target.has_query {
         "  (the query does not count: no route looks at it)\n"
@@ -140,7 +140,7 @@ fn head(args: &Args) -> String {
     format!("{} {}\n{note}", args.method, text::line(&args.target.path))
 }
 
-/// A route that was looked at.
+/// A route that was tried.
 struct Step<'a> {
     route: &'a Route,
     section: &'a ReportSection,
@@ -148,8 +148,8 @@ struct Step<'a> {
     why_not: Option<String>,
 }
 
-/// The routes as they are looked at: up to the first that matches, and then the one that is taken,
-/// where another spelling of the path leads to a stricter one.
+/// The routes in the order in which they are tried: up to the first that matches, and then the one
+/// that is used, if another spelling of the path leads to a stricter route.
 fn steps<'a>(
     loaded: &'a Loaded,
     method: &Method,

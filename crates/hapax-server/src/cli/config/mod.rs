@@ -1,4 +1,4 @@
-//! `hapax config`: what a configuration says, before anything is started with it.
+//! `hapax config`: inspects a configuration without starting a gateway.
 
 mod check;
 mod explain;

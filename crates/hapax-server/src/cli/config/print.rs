@@ -1,5 +1,5 @@
-//! `hapax config print`: everything that counts, and where it was said. What is printed is a
-//! configuration that says the same.
+//! `hapax config print`: all effective values and their origins. The output is itself an equivalent
+//! configuration.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::cli::config_flags::ConfigFlags;
 use crate::cli::{Exit, text};
 use crate::config::file::{Counts, ReportSection, ReportSetting};
 
-/// How far values reach before the places stand in a column of their own.
+/// The width of the column of values, before that of their origins.
 const VALUE_WIDTH: usize = 44;
 
 /// Show every setting that counts and where it comes from: a default, a line, a variable, a flag.
@@ -71,8 +71,8 @@ fn body(section: &ReportSection) -> String {
     header + &section.settings.iter().map(line).collect::<String>()
 }
 
-/// The route that cannot be written, as what can: with every other route written out, what is said
-/// for all is said for it alone.
+/// The default route, which has no section of its own. It is printed as `[defaults]`: every other
+/// route is printed in full, so the defaults apply to it alone.
 fn unwritten(section: &ReportSection) -> String {
     let settings = section
         .settings
@@ -82,7 +82,8 @@ fn unwritten(section: &ReportSection) -> String {
     format!("# default, {UNWRITTEN}: every other path\n[defaults]\n{lines}")
 }
 
-/// Whether a section is not there: alone with its defaults it would lack what it needs.
+/// Whether an optional section is absent: printed with its defaults alone, it would lack required
+/// settings.
 fn is_absent(section: &ReportSection) -> bool {
     let is_optional = ["[tls]", "[jwt]", "[forward_auth]"].contains(&section.header);
     is_optional && section.settings.iter().all(|setting| setting.is_default)
@@ -135,7 +136,7 @@ fn to_json(report: &[ReportSection], names: &[String]) -> String {
     json_text(&Value::Array(sections))
 }
 
-/// A document for a person to read and a program to parse: nothing in it acts on a terminal.
+/// A document for people and programs, without characters that a terminal would interpret.
 pub(super) fn json_text(document: &Value) -> String {
     let printed = serde_json::to_string_pretty(document).expect("words and numbers are JSON");
     printed

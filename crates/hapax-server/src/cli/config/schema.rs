@@ -1,4 +1,4 @@
-//! `hapax config schema`: what a file may say, for editors and for people.
+//! `hapax config schema`: the valid contents of a file, for editors and for people.
 
 mod markdown;
 
@@ -35,7 +35,7 @@ fn document() -> Value {
         json!("https://json-schema.org/draft/2020-12/schema"),
     );
     schema.insert("title".into(), json!("Configuration of hapax serve"));
-    // A variable or a flag may have it.
+    // A variable or a flag may set it.
     schema.remove("required");
     Value::Object(schema)
 }
@@ -52,8 +52,8 @@ fn object(table: &Table) -> Map<String, Value> {
             );
         }
     }
-    // What a section needs may come from a variable: only a route cannot be without its path, nor a
-    // velocity without its parts.
+    // What a section requires may come from a variable. Only a route's path and the parts of a
+    // velocity must be in the file.
     let needs = ["routes", "velocity"].contains(&table.name);
     let required: Vec<&str> = table
         .settings()
@@ -124,7 +124,7 @@ fn whole(min: u64, max: u64) -> Value {
     }
 }
 
-/// A value of a declaration as it would stand in a file.
+/// A value of a declaration, as it is written in a file.
 fn in_json(setting: &Setting, value: &str) -> Value {
     let text = format!("value = {}", setting.kind.in_toml(value));
     let table: toml::Table = text.parse().expect("a declaration holds good TOML");

@@ -1,4 +1,4 @@
-//! Two requests: which of the parts that count differ.
+//! Compares two requests: which of the parts that count differ.
 
 use std::collections::BTreeSet;
 
@@ -9,23 +9,23 @@ use super::print::{body_words, header};
 use super::subject::Subject;
 use crate::cli::{Exit, text};
 
-/// Differences of one body that are told; the rest are likely of the same kind.
+/// Limit on the reported differences of one body; the rest are probably of the same kind.
 const DIFFERENCES_MAX: usize = 20;
-/// Bytes that are shown from where two bodies part, and characters of a value.
+/// Bytes shown from the first difference of two bodies, and characters shown of a value.
 const SHOWN: usize = 60;
 
-/// One part in which they differ.
+/// One part in which the requests differ.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Difference {
     part: String,
-    /// Where in the body: a JSON Pointer, or a byte.
+    /// The position in the body: a JSON Pointer, or a byte offset.
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<String>,
     a: String,
     b: String,
 }
 
-/// Tells them, and ends with 1 if there are any.
+/// Prints the differences. The exit code is 1 if there are any.
 pub(super) fn explain(a: &Subject, b: &Subject, as_json: bool) -> Result<(), Exit> {
     let is_same = a.fingerprint == b.fingerprint;
     let differences = differences(a, b);
@@ -115,7 +115,7 @@ fn bodies(a: &Body, b: &Body, found: &mut Vec<Difference>) {
             },
         ) => {
             found.push(bytes("body".to_owned(), of_a, of_b));
-            // Why spacing counts, to somebody who asked that it should not.
+            // Explains why whitespace counts although JSON was to be compared.
             if odd.is_some() || other.is_some() {
                 found.push(Difference {
                     part: "body is compared".to_owned(),
@@ -134,7 +134,7 @@ fn bodies(a: &Body, b: &Body, found: &mut Vec<Difference>) {
     }
 }
 
-/// Goes down both texts at once, to the values in which they differ.
+/// Descends both JSON texts in parallel, to the values in which they differ.
 fn values(pointer: &str, a: Option<&Json>, b: Option<&Json>, tell: &mut impl FnMut(Difference)) {
     match (a, b) {
         (a, b) if a == b => {}
@@ -206,7 +206,7 @@ fn pieces(a: &[Vec<u8>], b: &[Vec<u8>], found: &mut Vec<Difference>) {
     }
 }
 
-/// Where two runs of bytes part, and how they go on from there.
+/// The position where two byte strings differ, and how each continues from there.
 fn bytes(part: String, a: &[u8], b: &[u8]) -> Difference {
     let at = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let shown = |bytes: &[u8]| match &bytes[at..] {

@@ -1,4 +1,4 @@
-//! One request: its digest, and the parts that count.
+//! Prints one request: its digest, and the parts that count.
 
 use std::fmt::Write as _;
 
@@ -43,7 +43,7 @@ fn page(subject: &Subject) -> String {
     page + &body_text(&subject.canonical.body)
 }
 
-/// The values of a header, however many.
+/// All values of a header.
 pub(super) fn header(values: &[Vec<u8>]) -> String {
     match values {
         [] => "(absent)".to_owned(),
@@ -128,7 +128,7 @@ fn body_object(body: &Body) -> Value {
         Body::Bytes { bytes, odd } => {
             json!({ "read_as": "raw", "because": odd.as_ref().map(ToString::to_string), "base64": BASE64_STANDARD.encode(bytes) })
         }
-        // As text: numbers count by their spelling, which a JSON value would lose.
+        // As text: numbers are compared as spelled, and a JSON value would lose the spelling.
         Body::Json(json) => json!({ "read_as": "json", "canonical": json.to_string() }),
         Body::Multipart(pieces) => {
             json!({ "read_as": "multipart", "pieces_base64": pieces.iter().map(|piece| BASE64_STANDARD.encode(piece)).collect::<Vec<_>>() })

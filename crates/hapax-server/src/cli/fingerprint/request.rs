@@ -1,8 +1,8 @@
-//! A request as it is written in a file.
+//! Parses a request that is written in a file.
 
 use http::{HeaderName, Method, Uri};
 
-/// A request as it is written in a file, its body without framing.
+/// A request from a file, with its body unframed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) method: String,
@@ -14,8 +14,8 @@ pub(super) struct Request {
     pub(super) body: Vec<u8>,
 }
 
-/// Reads a request. Forgiving about line ends, since people write such files by hand, and about
-/// nothing else.
+/// Parses a request. It accepts any line ends, because people write such files by hand, but is
+/// strict otherwise.
 pub(super) fn parse(file: &[u8]) -> Result<Request, String> {
     let mut lines = Lines {
         rest: file,
@@ -95,7 +95,7 @@ fn body(headers: &[(String, Vec<u8>)], rest: &[u8]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// What an editor adds at the end is not part of a body whose length is said.
+/// If a length is given, the line end that an editor adds is not part of the body.
 fn of_length(rest: &[u8], length: usize) -> Result<Vec<u8>, String> {
     match rest.split_at_checked(length) {
         Some((body, b"" | b"\n" | b"\r\n")) => Ok(body.to_vec()),

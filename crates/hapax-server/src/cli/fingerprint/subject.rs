@@ -13,7 +13,7 @@ pub(super) struct Subject {
     pub(super) target: String,
     pub(super) fingerprint: Fingerprint,
     pub(super) canonical: Canonical,
-    /// Where the gateway remembers it, if it carries a key.
+    /// The id of its record, if the request has a key.
     pub(super) record: Option<RecordId>,
 }
 

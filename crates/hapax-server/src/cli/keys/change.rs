@@ -1,4 +1,4 @@
-//! What settling and forgetting have in common: who signs, and doing it to each.
+//! What `settle` and `forget` have in common: who signs, and changing each key.
 
 use std::io::IsTerminal;
 
@@ -7,7 +7,7 @@ use super::table;
 use crate::admin::keys::wire::{Entry, Signed};
 use crate::cli::{Exit, text};
 
-/// Changes under way at once: forgetting one takes a second of waiting.
+/// How many changes run concurrently: each `forget` waits for about a second.
 const AT_ONCE: usize = 32;
 
 /// Who does this, and why, as flags.
@@ -22,7 +22,7 @@ pub(super) struct Sign {
 }
 
 impl Sign {
-    /// Says on standard error whose name is used, where nobody gave one.
+    /// Prints to standard error which name is used, if none was given.
     pub(super) fn signed(&self) -> Result<Signed, Exit> {
         let by = self.by.clone().unwrap_or_else(|| {
             let by = user_at_host();
@@ -38,7 +38,7 @@ impl Sign {
     }
 }
 
-/// Who is at the keyboard, as far as the system knows.
+/// The user at the terminal, as far as the system knows.
 pub(in crate::cli) fn user_at_host() -> String {
     let user = ["USER", "LOGNAME"]
         .iter()
@@ -48,15 +48,15 @@ pub(in crate::cli) fn user_at_host() -> String {
     format!("{user}@{}", system.nodename().to_string_lossy())
 }
 
-/// What came of changing some keys.
+/// The result of changing some keys.
 pub(super) struct Changed {
-    /// Those that changed, as they were before.
+    /// The keys that changed, as they were before.
     pub(super) before: Vec<Entry>,
     failures: usize,
 }
 
 impl Changed {
-    /// Ends badly if one did not change.
+    /// Returns an error if some key did not change.
     pub(super) fn end(&self, done: &str) -> Result<(), Exit> {
         match self.failures {
             0 => Ok(()),
@@ -68,7 +68,7 @@ impl Changed {
     }
 }
 
-/// Changes each, and says what came of it.
+/// Changes each key, and prints the result.
 pub(super) async fn each<F, C>(entries: Vec<Entry>, done: &str, change: F) -> Changed
 where
     F: Fn(&Entry) -> C,
@@ -103,8 +103,8 @@ where
     changed
 }
 
-/// How far it has come, on a terminal where nothing else tells: what is printed for each goes
-/// elsewhere.
+/// Shows the progress on standard error if that is a terminal and standard output, where each
+/// change is printed, is not.
 struct Progress(Option<usize>);
 
 impl Progress {

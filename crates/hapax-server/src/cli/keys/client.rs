@@ -1,5 +1,4 @@
-//! A running gateway, asked over its admin listener: one HTTP/1.1 request on a connection of its
-//! own.
+//! Sends requests to the admin listener of a running gateway: one HTTP/1.1 request per connection.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use crate::config::Secret;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// More than a page of a thousand keys, or the largest answer as base64.
+/// Limit on an answer: more than a page of a thousand keys, or the largest kept answer as base64.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// A gateway's admin listener.
@@ -33,12 +32,12 @@ pub(in crate::cli) struct Client {
     token: Option<Secret>,
 }
 
-/// Why there is no answer.
+/// Why there is no result.
 #[derive(Debug)]
 pub(in crate::cli) enum ClientError {
-    /// The gateway said no, and why.
+    /// The gateway refused the request; this is the reason.
     Refused(StatusCode, String),
-    /// There is no gateway, or none that answers sensibly.
+    /// There is no gateway, or its answer makes no sense.
     Unreachable(String),
 }
 
@@ -74,7 +73,7 @@ impl Client {
         })
     }
 
-    /// The answer to a question without a token, in whole no later than `patience`.
+    /// The answer to a GET without a token. `patience` limits the whole exchange.
     pub(in crate::cli) async fn get(
         &self,
         path: &str,
@@ -91,7 +90,7 @@ impl Client {
             .unwrap_or_else(|_| Err(late()))
     }
 
-    /// Whether somebody is there at all.
+    /// Checks that the listener accepts connections.
     pub(super) async fn reach(&self) -> Result<(), ClientError> {
         self.connect().await.map(drop)
     }
@@ -241,7 +240,7 @@ fn json(value: &impl Serialize) -> Bytes {
         .into()
 }
 
-/// The path with a query behind it.
+/// The path with a query appended.
 fn with_query(path: &str, query: &impl Serialize) -> String {
     let query = serde_urlencoded::to_string(query).expect("it has names and plain values");
     format!("{path}?{query}")

@@ -1,4 +1,4 @@
-//! Which keys are meant, as flags.
+//! The flags that select keys.
 
 use std::time::Duration;
 
@@ -44,8 +44,7 @@ impl Filter {
         self.flags().is_empty()
     }
 
-    /// The flags as they were given, for whoever is told that nothing matched them; empty if there
-    /// were none.
+    /// The flags as given, for the message that nothing matched; empty if there were none.
     pub(super) fn flags(&self) -> String {
         let (older_than, newer_than) = (self.older_than.map(spelled), self.newer_than.map(spelled));
         let said = [

@@ -40,7 +40,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
         return Ok(());
     };
     let changed = change::each(entries, "forgotten", |entry| {
-        // As it was shown, and not what has become of it since.
+        // Only the version that was shown, not what it may have become since.
         let forget = Forget {
             version: Some(entry.version),
             by: signed.by.clone(),
@@ -70,7 +70,8 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     changed.end("forgotten").and(proven)
 }
 
-/// Says what is left of a principal, and ends badly if an answer or a fingerprint is.
+/// Prints what is left of a principal's keys. Returns an error if an answer or a fingerprint is
+/// left.
 fn prove(found: &[Entry], principal: &str) -> Result<(), Exit> {
     let principal = text::line(principal);
     let (left, erased): (Vec<&Entry>, Vec<&Entry>) =
@@ -108,12 +109,12 @@ fn prove(found: &[Entry], principal: &str) -> Result<(), Exit> {
     )))
 }
 
-/// Whether nothing is left of what its request and its answer looked like.
+/// Whether neither its answer nor its fingerprint is left.
 fn is_erased(entry: &Entry) -> bool {
     !entry.answer_kept && entry.fingerprint.is_none()
 }
 
-/// Why a key cannot be forgotten.
+/// Why a key cannot be forgotten, if so.
 fn refusal(entry: &Entry) -> Option<String> {
     if entry.is_unresolved() {
         return Some(

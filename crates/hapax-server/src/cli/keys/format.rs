@@ -1,8 +1,8 @@
-//! Spans of time and numbers as people read them.
+//! Formats durations and numbers for people.
 
 use std::time::Duration;
 
-/// The two largest units: `2m 5s`, `3h`, `1d 4h`.
+/// A duration in its two largest units: `2m 5s`, `3h`, `1d 4h`.
 pub(super) fn age(span: Duration) -> String {
     let seconds = span.as_secs();
     let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
@@ -20,7 +20,7 @@ pub(super) fn age(span: Duration) -> String {
     }
 }
 
-/// The number and its noun.
+/// A number with its noun.
 pub(super) fn count(number: usize, noun: &str) -> String {
     if number == 1 {
         format!("1 {noun}")
@@ -29,7 +29,7 @@ pub(super) fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// That nothing was found, and what was searched.
+/// Says that nothing was found, and what was searched.
 pub(super) fn nothing_matched(flags: &str, looked_at: usize) -> String {
     match (flags, looked_at) {
         ("", 0) => "there are no keys here".to_owned(),

@@ -10,7 +10,7 @@ use super::{format, newest, watch};
 use crate::admin::keys::wire::{Entry, Query};
 use crate::cli::{Exit, text};
 
-/// A table has to be in memory to be drawn.
+/// Limit on the rows of a table, which is built in memory.
 const TABLE_ROWS_MAX: usize = 10_000;
 
 /// List keys, the newest first.
@@ -87,7 +87,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     Ok(())
 }
 
-/// Page after page, each as soon as it is there.
+/// Prints page after page, each as soon as it arrives.
 async fn by_id(source: &Source, query: Query, args: &Args) -> Result<(), Exit> {
     let mut walk = Walk::new(source, query, args.limit);
     let (mut found, mut looked_at) = (0, 0);
@@ -110,7 +110,7 @@ async fn by_id(source: &Source, query: Query, args: &Args) -> Result<(), Exit> {
     Ok(())
 }
 
-/// `false` once nobody reads it any more.
+/// Returns `false` when the output has been closed.
 fn print(entries: &[Entry], now: Timestamp, args: &Args) -> bool {
     if args.json {
         return text::emit(&entries.iter().map(text::json_line).collect::<String>());

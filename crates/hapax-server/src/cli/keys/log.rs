@@ -7,9 +7,9 @@ use crate::admin::keys::logged::{ChangedRecord, Logged};
 use crate::admin::log::Which;
 use crate::cli::{Exit, text};
 
-/// Entries in one question.
+/// Entries per request.
 const PAGE: usize = 1_000;
-/// Digits of an id, unless asked for all.
+/// Digits of an id, unless all were requested.
 const ID_DIGITS: usize = 8;
 
 /// Show what was done by hand, by whom and why: settled, forgotten, the configuration loaded anew.
@@ -86,16 +86,16 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     }
 }
 
-/// The record that is meant. One that is gone has an entry all the same, so that a whole id need
-/// not be one of a key.
+/// The record that is meant. A removed record still has log entries, so a whole id need not belong
+/// to an existing key.
 async fn resolve_record(source: &Source, text: &str) -> Result<String, Exit> {
     targets::resolve(source, text)
         .await
         .map(|id| id.to_string())
 }
 
-/// Up to `limit` entries from where `which` starts, page after page: oldest first after an entry,
-/// else newest first.
+/// Up to `limit` entries from where `which` starts, page after page: oldest first if it starts
+/// after an entry, otherwise newest first.
 async fn entries(source: &Source, mut which: Which, limit: usize) -> Result<Vec<Logged>, Exit> {
     let mut found: Vec<Logged> = Vec::new();
     while found.len() < limit {
@@ -131,8 +131,8 @@ impl Args {
     }
 }
 
-/// Number, time, what, who, the record as it was and became, why: separated by tabs, on a terminal
-/// by spaces.
+/// Number, time, action, name, the record before and after, and reason: separated by tabs, on a
+/// terminal by spaces.
 fn line(entry: &Logged, full: bool) -> String {
     let mut cells = vec![
         entry.sequence.to_string(),

@@ -1,4 +1,4 @@
-//! `hapax keys`: what is remembered, and what operators do about it.
+//! `hapax keys`: shows records, and lets operators change them.
 
 pub(super) mod change;
 pub(super) mod client;

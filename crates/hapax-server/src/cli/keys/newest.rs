@@ -1,6 +1,6 @@
-//! The newest keys of a store. Stores list in the order of ids, which are digests: whoever wants
-//! the newest looks at every key, and keeps the newest of those seen so far. A gateway looks at
-//! 10,000 in one call, and sends only the newest of them.
+//! Finds the newest keys of a store. Stores list in the order of ids, which are digests, so this
+//! reads every key and keeps the newest so far. A gateway reads 10,000 per call, and sends only the
+//! newest of them.
 
 use hapax::core::time::Timestamp;
 
@@ -8,27 +8,27 @@ use super::source::Source;
 use crate::admin::keys::wire::{Entry, Query};
 use crate::cli::Exit;
 
-/// Keys that are looked at for one listing.
+/// Limit on the keys that are read for one listing.
 const LOOKED_AT_MAX: usize = 1_000_000;
-/// Keys in one answer.
+/// Keys per answer.
 const PAGE: usize = 1_000;
 
-/// What was found.
+/// The result of a search.
 pub(super) struct Newest {
     /// Newest first.
     pub(super) entries: Vec<Entry>,
     pub(super) now: Timestamp,
     pub(super) looked_at: usize,
-    /// There are more that match, and are older.
+    /// There are older keys that match.
     pub(super) has_older: bool,
-    /// There are keys that were not looked at.
+    /// There are keys that were not read.
     pub(super) is_cut_off: bool,
 }
 
-/// The newest of what a query finds, at most `limit` of them.
+/// The newest keys that a query finds, at most `limit`.
 pub(super) async fn find(source: &Source, query: &Query, limit: usize) -> Result<Newest, Exit> {
-    // One more tells whether there are more. Where that does not fit into an answer, all that match
-    // are sent and sorted here.
+    // One more than `limit`, to know whether there are more. If that does not fit into an answer,
+    // all matching keys are sent and sorted here.
     let is_sorted_there = limit < PAGE;
     let mut query = Query {
         newest: is_sorted_there,
@@ -61,7 +61,7 @@ pub(super) async fn find(source: &Source, query: &Query, limit: usize) -> Result
     }
 }
 
-/// Newest first.
+/// Sorts newest first.
 pub(super) fn sort(entries: &mut [Entry]) {
     entries.sort_by(|one, other| {
         other
@@ -73,7 +73,7 @@ pub(super) fn sort(entries: &mut [Entry]) {
 }
 
 impl Newest {
-    /// What to tell on standard error of what is not shown.
+    /// Prints to standard error what is not shown.
     pub(super) fn tell_of_rest(&self) {
         if self.is_cut_off {
             eprintln!(
@@ -88,8 +88,8 @@ impl Newest {
     }
 }
 
-/// Where a name was typed that is a whole one, the keys of whoever has that name, and of nobody
-/// whose name only has it as a part.
+/// If `typed` is a whole name of a principal, keeps only the keys of that principal, not of others
+/// that have it as a part of their name.
 pub(super) fn keep_exact(entries: &mut Vec<Entry>, typed: Option<&str>) {
     let Some(typed) = typed else { return };
     if entries
@@ -100,7 +100,7 @@ pub(super) fn keep_exact(entries: &mut Vec<Entry>, typed: Option<&str>) {
     }
 }
 
-/// The principals of some keys, if somebody typed a name that several have.
+/// The principals of some keys, if `typed` matches several.
 pub(super) fn principals(entries: &[Entry], typed: Option<&str>) -> Vec<String> {
     let mut all: Vec<String> = entries.iter().map(super::table::principal).collect();
     all.sort();
@@ -112,7 +112,7 @@ pub(super) fn principals(entries: &[Entry], typed: Option<&str>) -> Vec<String> 
     }
 }
 
-/// Tells which principals a name stands for, if there are several.
+/// Prints which principals a name matches, if there are several.
 pub(super) fn tell_of_principals(entries: &[Entry], typed: Option<&str>) {
     let all = principals(entries, typed);
     if let (Some(typed), false) = (typed, all.is_empty()) {

@@ -12,8 +12,8 @@ use crate::admin::keys::settlement;
 use crate::admin::keys::wire::{Entry, Outcome, Settle};
 use crate::cli::{Exit, text};
 
-/// The largest body that is read: a little over what an answer may have, so that the limit is what
-/// refuses it.
+/// The largest body that is read: slightly above the limit of an answer, so that the check of that
+/// limit refuses it.
 const BODY_BYTES_MAX: u64 = (1 << 20) + 1;
 
 /// State what became of operations whose outcome is unknown, once you have found out.
@@ -69,7 +69,8 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
         Outcome::NotDone => "settled as not done: the next repeat of each RUNS it",
     };
     let source = Source::find(&args.place, Purpose::Change).await?;
-    // Whoever gets another's answer believes that their own was done, and reads what is not theirs.
+    // With another caller's answer, a caller would believe that its own operation was done, and
+    // would see foreign data.
     let has_content =
         settle.body.is_some() || settle.body_base64.is_some() || !settle.headers.is_empty();
     let only_one = has_content.then_some(
@@ -87,7 +88,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
         return Ok(());
     };
     change::each(entries, "settled", |entry| {
-        // Of the attempt that was shown, and no other.
+        // Only the attempt that was shown.
         let settle = Settle {
             fence: Some(entry.fence),
             ..settle.clone()
@@ -99,7 +100,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     .end("settled")
 }
 
-/// Why a key cannot be settled.
+/// Why a key cannot be settled, if so.
 fn refusal(entry: &Entry) -> Option<String> {
     (!entry.is_unresolved()).then(|| {
         format!(

@@ -12,7 +12,7 @@ use crate::admin::keys::time::Time;
 use crate::admin::keys::wire::{Entry, Query, Replay, Shown};
 use crate::cli::{Exit, text};
 
-/// Several keys that match are listed up to here.
+/// How many matching keys are listed at most.
 const CANDIDATES_MAX: usize = 20;
 
 /// Show everything that is known of a key. If --key matches several, list them, the newest first.
@@ -60,7 +60,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
         (Some(id), _) => targets::resolve(&source, id).await?,
         (None, Some(key)) => match search(&source, args, key).await? {
             Some(id) => id,
-            // They were listed.
+            // Several keys matched and were listed.
             None => return Ok(()),
         },
         (None, None) => return Err(Exit::usage("say which key: its id, or --key")),
@@ -75,7 +75,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     Ok(())
 }
 
-/// The one record of a key; `None` if there are several, which are listed.
+/// The only record of a key; `None` if there are several, which are listed.
 async fn search(source: &Source, args: &Args, key: &str) -> Result<Option<RecordId>, Exit> {
     if let Some(id) = computed(args, key)?
         && source.show(id, false).await.is_ok()
@@ -115,7 +115,7 @@ async fn search(source: &Source, args: &Args, key: &str) -> Result<Option<Record
 }
 
 impl Args {
-    /// The flags that say which key, for whoever is told that there is none.
+    /// The flags that select the key, for the message that there is none.
     fn flags(&self, key: &str) -> String {
         let others = [
             ("path", &self.path),
@@ -130,7 +130,7 @@ impl Args {
     }
 }
 
-/// The id, where everything it is made of was said.
+/// The id, if all its parts were given.
 fn computed(args: &Args, key: &str) -> Result<Option<RecordId>, Exit> {
     let key = Key::new(key).map_err(Exit::usage)?;
     let (Some(path), Some(principal)) = (&args.path, &args.principal) else {
@@ -150,7 +150,7 @@ fn computed(args: &Args, key: &str) -> Result<Option<RecordId>, Exit> {
     Ok(Some(RecordId::of(&scope, &key)))
 }
 
-/// A principal as it is shown.
+/// A principal from its displayed form.
 fn principal_of(text: &str) -> Principal {
     if text == Principal::Anonymous.to_string() {
         Principal::Anonymous
@@ -159,7 +159,7 @@ fn principal_of(text: &str) -> Principal {
     }
 }
 
-/// `place` is how the same store or gateway is named on another command line.
+/// `place` is the flag that names the same store or gateway on another command line.
 fn page(shown: &Shown, with_answer: bool, place: &str) -> String {
     let (entry, now) = (&shown.entry, shown.now.0);
     let mut page = String::new();
@@ -235,7 +235,7 @@ fn page(shown: &Shown, with_answer: bool, place: &str) -> String {
     }
 }
 
-/// The commands that settle it.
+/// The commands that settle the key.
 fn settlement(entry: &Entry, place: &str) -> String {
     let settle = format!(
         "  hapax keys settle {}{} --outcome",
@@ -250,7 +250,7 @@ fn settlement(entry: &Entry, place: &str) -> String {
     )
 }
 
-/// What a repeat with the same request gets.
+/// What a repeat of the same request gets.
 fn repeat(entry: &Entry) -> &'static str {
     match (entry.state.as_str(), entry.answer_kept) {
         ("running", _) => "waits, or gets 409 in-flight",
@@ -269,8 +269,8 @@ fn repeat(entry: &Entry) -> &'static str {
     }
 }
 
-/// Whether somebody said that it is done, on a route that promises to complete the record with the
-/// effect. A gateway of an older version gives no cause, and a status only then.
+/// Whether the service reported success on a route whose record must be completed with the effect.
+/// An older gateway gives no cause, and a status only in this case.
 fn is_not_joined(entry: &Entry) -> bool {
     entry
         .cause
@@ -300,7 +300,7 @@ fn moment(time: Time, now: Timestamp) -> String {
     }
 }
 
-/// The answer as a terminal may show it.
+/// The answer in a form that is safe on a terminal.
 fn replay(answer: &Replay) -> String {
     let mut page = format!("HTTP {}\n", answer.status);
     for (name, value) in answer.headers.iter().chain(&answer.trailers) {

@@ -1,4 +1,4 @@
-//! Who is asked: a running gateway, or a store.
+//! The source of keys: a running gateway, or a store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::config::{PostgresUrl, Secret, StoreUrl};
 
 pub(in crate::cli) const ADMIN: &str = "http://127.0.0.1:4001";
 const STORE: &str = "hapax.db";
-/// What the gateway itself reads its token from.
+/// The variables from which the gateway itself reads its token.
 const TOKEN: &str = "HAPAX__ADMIN_TOKEN";
 const TOKEN_FILE: &str = "HAPAX__ADMIN_TOKEN_FILE";
 
@@ -37,8 +37,8 @@ pub(super) struct Where {
 }
 
 impl Where {
-    /// The same place on another command line, with a space before it; nothing where none was
-    /// named.
+    /// The flags that name the same source on another command line, with a leading space; empty if
+    /// none was named.
     pub(super) fn flags(&self) -> Result<String, Exit> {
         let token = self
             .token_file
@@ -57,8 +57,8 @@ impl Where {
     }
 }
 
-/// The token to present, if there is one. Never as a flag, where everybody on the machine could
-/// read it.
+/// The token to present, if there is one. It is never a flag, because every user of the machine
+/// could read that.
 pub(in crate::cli) fn token(file: Option<&Path>) -> Result<Option<Secret>, Exit> {
     let said = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let path = match (file, said(TOKEN), said(TOKEN_FILE)) {
@@ -81,14 +81,14 @@ pub(in crate::cli) fn token(file: Option<&Path>) -> Result<Option<Secret>, Exit>
         .map_err(|why| Exit::usage(format!("the token in {}: {why}", path.display())))
 }
 
-/// What it is needed for.
+/// What the source is needed for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Look,
     Change,
 }
 
-/// Who is asked.
+/// A source of keys.
 #[derive(Clone)]
 pub(super) enum Source {
     Admin(Client),
@@ -96,7 +96,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Finds it, and says on standard error which one it is.
+    /// Finds the source, and prints to standard error which one it is.
     pub(super) async fn find(place: &Where, purpose: Purpose) -> Result<Source, Exit> {
         match (&place.admin, &place.store) {
             (Some(url), _) => Source::admin(url, place.token()?).await,
@@ -147,7 +147,7 @@ impl Source {
         Ok(Source::Store(Arc::new(store)))
     }
 
-    /// What is left of an answer that was forgotten here, where that is more than a tombstone.
+    /// What is left of forgotten answers here, if that is more than tombstones.
     pub(super) fn leaves(&self) -> Option<&'static str> {
         let is_database = matches!(self, Source::Store(store) if store.is_database());
         is_database.then_some(
@@ -207,7 +207,7 @@ impl Source {
 
 pub(in crate::cli) fn exit(error: ClientError) -> Exit {
     match error {
-        // What was asked for cannot be asked for like this; a file would have said so too.
+        // The request is not valid; a file would have refused it too.
         ClientError::Refused(StatusCode::BAD_REQUEST, detail) => Exit::usage(detail),
         ClientError::Refused(StatusCode::UNAUTHORIZED, detail) => Exit::usage(format!(
             "{detail}. Here: --token-file FILE, or {TOKEN} in the environment"

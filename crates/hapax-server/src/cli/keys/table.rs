@@ -18,9 +18,9 @@ const NAMES: [&str; 8] = [
     "ATTEMPTS",
     "STATUS",
 ];
-/// Where the state is among them.
+/// The index of the column with the state.
 const STATE: usize = 1;
-/// Columns that may be cut to make the table fit, and to no less than this.
+/// Columns that may be cut to make the table fit, down to `ELASTIC_MIN` characters.
 const ELASTIC: [usize; 3] = [2, 3, 4];
 const ELASTIC_MIN: usize = 8;
 const GAP: usize = 2;
@@ -29,13 +29,13 @@ const ID_DIGITS_MIN: usize = 8;
 
 type Row = [String; NAMES.len()];
 
-/// How to draw.
+/// How to draw the table.
 #[derive(Clone, Copy)]
 pub(super) struct Style {
-    /// Of the terminal; `None` where there is none.
+    /// The width of the terminal; `None` if there is none.
     pub(super) width: Option<usize>,
     pub(super) is_coloured: bool,
-    /// Ids whole instead of as many digits as tell them apart.
+    /// Shows whole ids instead of the digits needed to distinguish them.
     pub(super) full: bool,
 }
 
@@ -48,7 +48,7 @@ impl Style {
         }
     }
 
-    /// On standard error, which may be a terminal of its own width.
+    /// For standard error, whose terminal may have another width.
     pub(super) fn plain() -> Style {
         Style {
             width: Some(120),
@@ -58,8 +58,8 @@ impl Style {
     }
 }
 
-/// Keys, a line each. On a terminal a principal is the name that people know; elsewhere it is as
-/// the record has it.
+/// Keys, one per line. On a terminal, a principal is shown by the name that people know; elsewhere
+/// as stored in the record.
 pub(super) fn draw(entries: &[Entry], now: Timestamp, style: Style) -> String {
     let digits = if style.full {
         usize::MAX
@@ -76,7 +76,7 @@ pub(super) fn draw(entries: &[Entry], now: Timestamp, style: Style) -> String {
     }
 }
 
-/// The state, and of a tombstone what it stands for.
+/// The state; for a tombstone, also the last state before it.
 pub(super) fn state(entry: &Entry) -> String {
     match &entry.last_state {
         Some(last) => format!("{} ({last})", entry.state),
@@ -84,7 +84,8 @@ pub(super) fn state(entry: &Entry) -> String {
     }
 }
 
-/// As many digits as tell the ids apart. Sorted, only neighbours can begin alike.
+/// The number of digits needed to distinguish the ids. After sorting, only neighbours need
+/// comparing.
 fn digits(entries: &[Entry]) -> usize {
     let mut ids: Vec<&str> = entries.iter().map(|entry| &*entry.id).collect();
     ids.sort_unstable();
@@ -95,7 +96,7 @@ fn digits(entries: &[Entry]) -> usize {
         .map_or(ID_DIGITS_MIN, |alike| ID_DIGITS_MIN.max(alike + 1))
 }
 
-/// Who asked, as the record has it.
+/// The principal as stored in the record.
 pub(super) fn principal(entry: &Entry) -> String {
     entry
         .principal
@@ -141,7 +142,7 @@ fn aligned(rows: &[Row], width: usize, is_coloured: bool) -> String {
     table
 }
 
-/// How a state looks on a terminal: what somebody has to look into stands out.
+/// The colour of a state on a terminal: states that need attention stand out.
 pub(super) fn colour(state: &str) -> &'static str {
     match state {
         "unknown" | "expired (unknown)" => "\u{1b}[1;31m",
@@ -164,7 +165,7 @@ fn line(row: &Row, widths: &[usize; NAMES.len()]) -> String {
         .to_owned()
 }
 
-/// As wide as what is in them; where that is too much, the widest elastic column gives way first.
+/// Columns as wide as their content; if that is too wide, the widest elastic column is cut first.
 fn widths(rows: &[Row], width: usize) -> [usize; NAMES.len()] {
     let mut widths = NAMES.map(str::len);
     for row in rows {

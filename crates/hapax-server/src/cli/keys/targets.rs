@@ -1,4 +1,4 @@
-//! Which keys a command is about: by id, by the beginning of one, or by a filter.
+//! Selects the keys of a command: by id, by the beginning of an id, or by a filter.
 
 use std::io::{BufRead, IsTerminal};
 
@@ -14,14 +14,14 @@ use crate::admin::keys::wire::{Entry, Page, Query};
 use crate::admin::operation::{self, before};
 use crate::cli::{Exit, text};
 
-/// The fewest digits that may stand for an id.
+/// The fewest digits that may abbreviate an id.
 const ID_DIGITS_MIN: usize = 6;
-/// Keys in one question.
+/// Keys per request.
 const PAGE: usize = 1_000;
-/// Keys that are shown of those that would be changed.
+/// How many of the keys to be changed are shown.
 const SHOWN_MAX: usize = 20;
 
-/// Page after page of what a query finds, up to a limit.
+/// Reads the results of a query page by page, up to a limit.
 pub(super) struct Walk<'a> {
     source: &'a Source,
     query: Query,
@@ -48,12 +48,12 @@ impl<'a> Walk<'a> {
         Ok(Some(page))
     }
 
-    /// So many of what was found do not count after all.
+    /// Raises the limit by keys that were found but do not count.
     fn give_back(&mut self, count: usize) {
         self.left += count;
     }
 
-    /// The id to go on after, if there may be more than the limit let through.
+    /// The id to continue after, if the limit may have cut the results off.
     pub(super) fn rest(&self) -> Option<&str> {
         self.query.after.as_deref().filter(|_| !self.is_over)
     }
@@ -69,11 +69,11 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The one record whose id begins so.
+/// The only record whose id begins with `text`.
 pub(super) async fn resolve(source: &Source, text: &str) -> Result<RecordId, Exit> {
     let text = text.to_ascii_lowercase();
     if let Ok(id) = text.parse() {
-        // An operation id looks like one of a record.
+        // An operation id has the same form as a record id.
         return Ok(of_operation(source, &text).await?.unwrap_or(id));
     }
     let Some(first) = lowest(&text) else {
@@ -95,7 +95,7 @@ pub(super) async fn resolve(source: &Source, text: &str) -> Result<RecordId, Exi
     }
 }
 
-/// The record that an operation id was made for.
+/// The record of an operation id.
 async fn of_operation(source: &Source, operation: &str) -> Result<Option<RecordId>, Exit> {
     let Some(first) = lowest(operation::beginning(operation)) else {
         return Ok(None);
@@ -109,7 +109,7 @@ async fn of_operation(source: &Source, operation: &str) -> Result<Option<RecordI
         .map_err(Exit::failed)
 }
 
-/// The first two keys from an id on: more than one shows that an id is not the only one.
+/// The first two keys from an id on; a second one may show that the beginning is ambiguous.
 async fn two_from(source: &Source, first: RecordId) -> Result<Vec<Entry>, Exit> {
     let query = Query {
         after: before(first).map(|id| id.to_string()),
@@ -119,7 +119,7 @@ async fn two_from(source: &Source, first: RecordId) -> Result<Vec<Entry>, Exit> 
     Ok(source.list(&query).await?.keys)
 }
 
-/// The lowest id that begins so.
+/// The lowest id that begins with `digits`.
 fn lowest(digits: &str) -> Option<RecordId> {
     let is_short_id = (ID_DIGITS_MIN..64).contains(&digits.len())
         && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -128,13 +128,13 @@ fn lowest(digits: &str) -> Option<RecordId> {
         .flatten()
 }
 
-/// What is to be done with keys.
+/// What a command does with keys.
 pub(super) struct Wish<'a> {
-    /// The state to look for where none is given.
+    /// The state to select if none is given.
     pub(super) state: Option<&'a str>,
-    /// In a word.
+    /// A participle, such as `settled`.
     pub(super) done: &'a str,
-    /// In full.
+    /// The full description.
     pub(super) what: &'a str,
     /// Why it cannot be done with a key, if so.
     pub(super) refusal: fn(&Entry) -> Option<String>,
@@ -168,9 +168,9 @@ impl Targets {
         self.filter.state()
     }
 
-    /// The keys that are meant, as they are now: what they become before they are changed, nobody
-    /// has decided about. Those found by a filter are shown first, and the person is asked. `None`
-    /// if they are not to be changed.
+    /// The selected keys in their current versions; a version that arises later must not be
+    /// changed. Keys found by a filter are shown first, and the user is asked. `None` if they are
+    /// not to be changed.
     pub(super) async fn choose(
         &self,
         source: &Source,
@@ -208,8 +208,7 @@ impl Targets {
     ) -> Result<Option<Vec<Entry>>, Exit> {
         let mut query = self.filter.query();
         query.state = query.state.or_else(|| wish.state.map(str::to_owned));
-        // Who is meant is judged by all keys there are, and not only by those that the limit lets
-        // through.
+        // Which principal is meant is decided by all keys, not only by those within the limit.
         let person = self.one_principal(source).await?;
         let mut walk = Walk::new(source, query, self.limit);
         let (mut found, mut unknown, mut looked_at, mut now) = (Vec::new(), 0, 0, Timestamp::ZERO);
@@ -263,8 +262,8 @@ impl Targets {
 }
 
 impl Targets {
-    /// The one principal that was named, as records have it; `None` if none was named, or nobody
-    /// has the name. Refuses to change the keys of several people under one name.
+    /// The principal that was named, as stored; `None` if none was named or no key has it. Refuses
+    /// a name that several principals have.
     async fn one_principal(&self, source: &Source) -> Result<Option<String>, Exit> {
         if self.filter.principal.is_none() {
             return Ok(None);
@@ -279,7 +278,7 @@ impl Targets {
         ))
     }
 
-    /// The principal that was named, if keys were chosen by one.
+    /// The named principal, if keys were selected by one.
     pub(super) fn principal(&self) -> Option<&str> {
         self.filter
             .principal
@@ -287,7 +286,7 @@ impl Targets {
             .filter(|_| self.ids.is_empty())
     }
 
-    /// Every key that the filter finds now, whatever its state and however many there are.
+    /// Every key that the filter finds now, in any state and without a limit.
     pub(super) async fn look_again(&self, source: &Source) -> Result<Vec<Entry>, Exit> {
         let mut walk = Walk::new(source, self.filter.query(), usize::MAX);
         let mut found = Vec::new();
@@ -307,7 +306,7 @@ pub(super) fn parsed(entry: &Entry) -> Result<RecordId, String> {
 }
 
 impl Wish<'_> {
-    /// Whether it can be done with so many.
+    /// Checks that it can be done with this many keys.
     fn fits(&self, keys: usize) -> Result<(), Exit> {
         match self.only_one {
             Some(why) if keys > 1 => Err(Exit::usage(format!(
@@ -317,7 +316,7 @@ impl Wish<'_> {
         }
     }
 
-    /// Says what would become of each, and ends badly if it cannot be done with one.
+    /// Prints what would become of each key. Returns an error if one cannot be changed.
     fn judge(&self, entries: &[Entry]) -> Result<(), Exit> {
         let Wish {
             done,
@@ -345,7 +344,7 @@ impl Wish<'_> {
     }
 }
 
-/// Shows the newest of what would be changed.
+/// Shows the newest of the keys to be changed.
 fn preview(found: &[Entry], now: Timestamp) {
     let shown = found.len().min(SHOWN_MAX);
     if shown > 0 {
@@ -356,7 +355,7 @@ fn preview(found: &[Entry], now: Timestamp) {
     }
 }
 
-/// Asks, where there is somebody to ask.
+/// Asks for confirmation, if standard input and standard error are terminals.
 fn is_confirmed() -> Result<bool, Exit> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Ok(false);

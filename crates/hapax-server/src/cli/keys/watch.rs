@@ -1,4 +1,4 @@
-//! `--watch`: looking again each second, until somebody interrupts it or nobody reads any more.
+//! `--watch`: looks again each second, until it is interrupted or its output is closed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use crate::admin::keys::time::Time;
 use crate::admin::keys::wire::{Entry, Query};
 use crate::cli::{Exit, text};
 
-/// From one look to the next.
+/// The time between two looks.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
-/// Rows of a terminal that are not keys: two lines above them, the names of the columns, the one
-/// where the next would begin.
+/// Rows of a terminal that do not show keys: two lines above, the names of the columns, and the
+/// line of the cursor.
 const ROWS_AROUND: usize = 4;
 
-/// How to show what is found.
+/// How to show the keys.
 pub(super) struct Way {
     pub(super) limit: usize,
     pub(super) is_json: bool,
     pub(super) full: bool,
 }
 
-/// What was found in one look.
+/// The result of one look.
 struct Seen {
     entries: Vec<Entry>,
     now: Time,
@@ -50,7 +50,7 @@ pub(super) async fn keys(source: &Source, query: &Query, way: &Way) -> Result<()
     }
 }
 
-/// Bears with a gateway that is restarted meanwhile, and says so once.
+/// Tolerates a gateway that restarts, and prints that once.
 #[derive(Default)]
 pub(super) struct Patience {
     is_tried: bool,
@@ -58,8 +58,8 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// What was found; `None` if there is nobody to ask at the moment. Whoever never was there is
-    /// an error at once.
+    /// The result; `None` if the source does not answer at the moment. If it has never answered,
+    /// that is an error at once.
     pub(super) fn accept<T>(&mut self, found: Result<T, Exit>) -> Result<Option<T>, Exit> {
         match found {
             Ok(found) => {
@@ -91,7 +91,7 @@ async fn look(source: &Source, query: &Query, limit: usize) -> Result<Seen, Exit
     })
 }
 
-/// A terminal's page: cleared, with as many keys as it has room for.
+/// A screen for a terminal: cleared, with as many keys as fit.
 fn screen(seen: &Seen, rows: usize, full: bool) -> String {
     let room = rows.saturating_sub(ROWS_AROUND).max(1);
     let shown = &seen.entries[..seen.entries.len().min(room)];
@@ -112,7 +112,7 @@ fn screen(seen: &Seen, rows: usize, full: bool) -> String {
     )
 }
 
-/// A key that came, changed, or is no longer like what is asked for.
+/// A key that appeared, changed, or no longer matches.
 #[derive(Serialize)]
 struct Changed<'a> {
     change: &'static str,
@@ -120,7 +120,7 @@ struct Changed<'a> {
     entry: &'a Entry,
 }
 
-/// A line for each key that is not as it was.
+/// A line for each key that has changed.
 fn changes(before: &mut BTreeMap<String, Entry>, seen: Seen, is_json: bool) -> String {
     let now = seen.now;
     let after: BTreeMap<String, Entry> = seen
@@ -128,7 +128,7 @@ fn changes(before: &mut BTreeMap<String, Entry>, seen: Seen, is_json: bool) -> S
         .into_iter()
         .map(|entry| (entry.id.clone(), entry))
         .collect();
-    // What is beyond the limit is not gone.
+    // A key beyond the limit is not gone.
     let gone = before
         .values()
         .filter(|entry| seen.is_all && !after.contains_key(&entry.id))
@@ -137,7 +137,8 @@ fn changes(before: &mut BTreeMap<String, Entry>, seen: Seen, is_json: bool) -> S
         .values()
         .filter_map(|entry| match before.get(&entry.id) {
             None => Some(("new", entry)),
-            // A lease that is over changes the state, and nobody has written that down.
+            // The end of a lease changes the state without a write, so the version alone does not
+            // show it.
             Some(old) => ((old.version, &old.state) != (entry.version, &entry.state))
                 .then_some(("changed", entry)),
         });

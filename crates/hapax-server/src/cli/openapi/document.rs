@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use crate::cli::Exit;
 
-/// More than any description of an API has, and less than a machine's memory.
+/// Limit on a document: more than any description of an API needs, and less than memory.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// References that lead to references: more are a circle.
+/// Limit on a chain of references; a longer one is a cycle.
 const REFERENCES_MAX: usize = 16;
 
 /// Reads a document of OpenAPI 3.0 or 3.1.
@@ -49,7 +49,7 @@ fn parse(text: &str) -> Result<Value, String> {
     }
 }
 
-/// The members of an object under a name; none if there is no such object.
+/// The members of the object with this name; none if there is no such object.
 pub(super) fn members<'a>(
     value: &'a Value,
     name: &str,
@@ -61,7 +61,7 @@ pub(super) fn members<'a>(
         .map(|(name, value)| (name.as_str(), value))
 }
 
-/// The items of a list under a name; none if there is no such list.
+/// The items of the list with this name; none if there is no such list.
 pub(super) fn items<'a>(value: &'a Value, name: &str) -> &'a [Value] {
     value
         .get(name)
@@ -69,7 +69,7 @@ pub(super) fn items<'a>(value: &'a Value, name: &str) -> &'a [Value] {
         .map_or(&[], Vec::as_slice)
 }
 
-/// A scalar as a person reads it.
+/// A scalar as text for people.
 pub(super) fn words(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -79,8 +79,8 @@ pub(super) fn words(value: &Value) -> String {
     }
 }
 
-/// What a value is once all references inside this document are followed; `None` where one leads
-/// elsewhere, or nowhere.
+/// The value after following all references within this document; `None` if one leads elsewhere, or
+/// nowhere.
 pub(super) fn follow<'a>(document: &'a Value, mut value: &'a Value) -> Option<&'a Value> {
     for _ in 0..REFERENCES_MAX {
         let Some(to) = value.get("$ref").and_then(Value::as_str) else {

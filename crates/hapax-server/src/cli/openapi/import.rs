@@ -1,4 +1,4 @@
-//! `hapax openapi import`: proposes routes, each with the reasons for what it says.
+//! `hapax openapi import`: proposes routes, each with reasons for its settings.
 
 mod route;
 
@@ -29,7 +29,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let document = document::read(&args.file)?;
     let proposal = proposal(&document, &args.file.display().to_string());
-    // What is proposed must be good as it is: a proposal with a mistake in it is one of ours.
+    // The proposal must be valid: a mistake in it is a bug of Hapax.
     let overrides = Overrides {
         upstream: Some(http::Uri::from_static("http://127.0.0.1:3000")),
         ..Overrides::default()
@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     Ok(())
 }
 
-/// Never over a file that somebody may have worked on.
+/// Never overwrites a file, because a user may have edited it.
 fn write(path: &Path, proposal: &str) -> Result<(), Exit> {
     let mut file = std::fs::OpenOptions::new()
         .write(true)
@@ -122,7 +122,7 @@ fn passes(operation: &Operation<'_>) -> String {
     ))
 }
 
-/// Text of the document as a part of a comment: on one line, and not longer than one.
+/// Text of the document as a part of a comment: on one line, and cut to its length.
 fn one_line(text: &str) -> String {
     let safe = text::line(text);
     text::cut(&safe, 100).into_owned()

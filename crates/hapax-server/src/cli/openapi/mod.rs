@@ -1,4 +1,4 @@
-//! `hapax openapi`: routes out of a description of an API.
+//! `hapax openapi`: derives routes from the description of an API.
 
 mod document;
 mod import;

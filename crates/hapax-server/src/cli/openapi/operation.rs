@@ -8,12 +8,12 @@ use super::document::{follow, items, members, words};
 /// One operation of an API.
 pub(super) struct Operation<'a> {
     pub(super) document: &'a Value,
-    /// The path as the document has it, without the server's.
+    /// The path in the document, without the server's path.
     pub(super) path: &'a str,
     pub(super) method: Method,
-    /// What stands under the path, for all its operations.
+    /// The path item, which applies to all its operations.
     pub(super) item: &'a Value,
-    /// What stands under the method.
+    /// The operation object.
     pub(super) node: &'a Value,
 }
 
@@ -29,10 +29,10 @@ pub(super) struct KeyMember {
     pub(super) is_required: bool,
 }
 
-/// How other APIs call the field, besides whatever has `idempotency` in its name.
+/// Names of the field in other APIs, besides those that contain `idempotency`.
 const KEY_FIELDS: [&str; 2] = ["paypal-request-id", "x-idempotence-id"];
 
-/// How other APIs call the member of a body, in small letters alone.
+/// Names of the member in other APIs, in lower case and with letters only.
 const KEY_MEMBERS: [&str; 5] = [
     "clienttoken",
     "clientrequesttoken",
@@ -64,7 +64,7 @@ pub(super) fn all(document: &Value) -> Vec<Operation<'_>> {
 }
 
 impl Operation<'_> {
-    /// Its parameters with all references followed; those of the operation before those of its
+    /// Its parameters with all references followed; those of the operation come before those of its
     /// path.
     fn parameters(&self) -> impl Iterator<Item = &Value> {
         let lists = [self.node, self.item].map(|node| items(node, "parameters"));
@@ -81,7 +81,7 @@ impl Operation<'_> {
             let lower = name.to_ascii_lowercase();
             let is_key = lower.contains("idempotency") || KEY_FIELDS.contains(&&*lower);
             let is_header = parameter["in"] == "header";
-            // Ours, and no key: when the caller gives up.
+            // A field of Hapax that is not a key: the time at which the caller gives up.
             let is_deadline = lower == "idempotency-deadline";
             (is_key && is_header && !is_deadline).then(|| KeyField {
                 name: name.to_owned(),
@@ -113,7 +113,7 @@ impl Operation<'_> {
         })
     }
 
-    /// The kinds of bodies it takes.
+    /// The media types of its request body.
     pub(super) fn media(&self) -> impl Iterator<Item = (&str, &Value)> {
         let body = self.node.get("requestBody");
         let body = body.and_then(|body| follow(self.document, body));
@@ -122,15 +122,15 @@ impl Operation<'_> {
             .map(|(kind, media)| (kind.split(';').next().unwrap_or_default().trim(), media))
     }
 
-    /// Whether the document has an answer of its own with this status.
+    /// Whether the document describes an answer with exactly this status.
     pub(super) fn answers(&self, status: &str) -> bool {
         self.node
             .get("responses")
             .is_some_and(|responses| responses.get(status).is_some())
     }
 
-    /// What every path of the server begins with: the nearest `servers` counts, and of several the
-    /// first.
+    /// The beginning of every path of the server: the innermost `servers` applies, and its first
+    /// entry.
     pub(super) fn base(&self) -> String {
         let servers = [self.node, self.item, self.document]
             .into_iter()

@@ -1,4 +1,4 @@
-//! What `hapax serve` says when it has begun: what it guards, what that is worth, and what it does
+//! The message at the start of `hapax serve`: what it guards, what that promises, and what it does
 //! not guard.
 
 use std::fmt::Write;
@@ -71,7 +71,7 @@ pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketA
     text + "\n"
 }
 
-/// Where clients connect.
+/// The URL for clients.
 pub(super) fn clients(config: &Config, address: SocketAddr) -> String {
     format!(
         "{}://{address}",
@@ -83,7 +83,7 @@ pub(super) fn clients(config: &Config, address: SocketAddr) -> String {
     )
 }
 
-/// A route in a few words, for where there is no room for a table.
+/// A short description of a route, where there is no space for a table.
 pub(super) fn in_words(route: &Route) -> String {
     let [name, mode, key, ..] = row(route);
     if route.policy.key == KeyRule::Off {
@@ -167,7 +167,7 @@ fn promise(mode: Mode) -> &'static [&'static str] {
     }
 }
 
-/// Words in a column as wide as the widest, and beside each what it means.
+/// Words in a column, with their meanings next to them.
 fn explained(promises: &[(&str, &[&str])]) -> String {
     let width = promises
         .iter()
@@ -184,7 +184,7 @@ fn explained(promises: &[(&str, &[&str])]) -> String {
     text
 }
 
-/// Columns as wide as their widest.
+/// The routes as a table with aligned columns.
 fn table(routes: &[Route]) -> String {
     let mut rows = vec![
         [
@@ -213,7 +213,7 @@ fn table(routes: &[Route]) -> String {
 
 fn row(route: &Route) -> [String; 8] {
     let policy = &route.policy;
-    // Without a method a route takes every request, but guards only these.
+    // Without methods, a route matches every request, but guards only these.
     let name = if route.methods.is_empty() {
         format!("POST|PATCH {}", route.pattern)
     } else {
@@ -253,7 +253,7 @@ fn row(route: &Route) -> [String; 8] {
     ]
 }
 
-/// What other commands must be told to find the same records; `None` where nobody can ask.
+/// The flags with which other commands find the same records; `None` if no command can.
 fn keys_flags(config: &Config, admin: Option<SocketAddr>) -> Option<String> {
     let usual = Config::new(http::Uri::default());
     match (admin, &config.store) {

@@ -1,7 +1,7 @@
-//! Tells the service manager how far we are, as systemd's `Type=notify` wants it: a datagram of
-//! lines on the socket in `NOTIFY_SOCKET`.
+//! Reports the state to the service manager, by the protocol of systemd's `Type=notify`: a datagram
+//! of lines on the socket in `NOTIFY_SOCKET`.
 //!
-//! Nobody there, or nobody listening, is no reason not to serve.
+//! If there is no socket, or the manager does not read it, the gateway serves nevertheless.
 
 use std::io;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -13,7 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub(super) struct Manager(Option<(UnixDatagram, SocketAddr)>);
 
 impl Manager {
-    /// Whoever `NOTIFY_SOCKET` names.
+    /// The manager that `NOTIFY_SOCKET` names.
     pub(super) fn from_env() -> Manager {
         Manager(
             std::env::var("NOTIFY_SOCKET")
@@ -27,7 +27,7 @@ impl Manager {
         self.tell(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// The time is how the manager tells this reload from an earlier one.
+    /// The manager uses the time to distinguish this reload from an earlier one.
     pub(super) fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
@@ -40,8 +40,8 @@ impl Manager {
         self.tell("STOPPING=1\nSTATUS=draining: attempts under way may end");
     }
 
-    /// Shows, for ever, that the program still gets to run, as often as the manager wants it;
-    /// never, if it does not.
+    /// Sends keep-alive messages forever, as often as the manager requires; none if it requires
+    /// none.
     pub(super) async fn show_life(&self) {
         let Some(patience) = watchdog(|name| std::env::var(name).ok(), std::process::id())
             .filter(|_| self.0.is_some())
@@ -62,13 +62,13 @@ impl Manager {
     }
 }
 
-/// A path, or after an `@` a name that no file has.
+/// A path, or after an `@` a name in the abstract namespace.
 fn connect(name: &str) -> Option<(UnixDatagram, SocketAddr)> {
     let address = match name.strip_prefix('@') {
         Some(name) => of_no_file(name),
         None => SocketAddr::from_pathname(name),
     };
-    // A manager that does not read must not hold us up.
+    // A manager that does not read must not block the gateway.
     let socket =
         UnixDatagram::unbound().and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
     Some((socket.ok()?, address.ok()?))
@@ -84,7 +84,7 @@ fn of_no_file(_: &str) -> io::Result<SocketAddr> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// How long the manager waits for a sign of life, if it is us it waits for.
+/// How long the manager waits for a keep-alive message, if it waits for this process.
 fn watchdog(variable: impl Fn(&str) -> Option<String>, us: u32) -> Option<Duration> {
     let is_for_us = variable("WATCHDOG_PID").is_none_or(|pid| pid.parse() == Ok(us));
     let micros = variable("WATCHDOG_USEC")?

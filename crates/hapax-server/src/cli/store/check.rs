@@ -1,4 +1,4 @@
-//! `hapax store check`: the contract of a store, held against one that is there.
+//! `hapax store check`: tests an existing store against the store contract.
 
 mod report;
 mod run;
@@ -41,7 +41,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let runtime = runtime.map_err(|error| {
         Exit::failed(format!("the system gave no resources to run on: {error}"))
     })?;
-    // A broken promise is told by a panic, which is reported in a line of its own.
+    // A broken promise is reported by a panic, which is caught and printed on its own line.
     std::panic::set_hook(Box::new(|_| {}));
     let ended = runtime.block_on(check(&url, args.json));
     let _ = std::panic::take_hook();
@@ -80,7 +80,7 @@ async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, Exit> {
     })
 }
 
-/// A file that is there: one that was misspelled should not come to be.
+/// An existing file: a misspelled name must not create one.
 async fn file(path: &Path) -> Result<Sqlite, Exit> {
     if !path.is_file() {
         return Err(Exit::unreachable(format!(

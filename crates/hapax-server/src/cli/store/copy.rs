@@ -141,7 +141,7 @@ fn interrupted(from: &StoreUrl, to: &StoreUrl) -> String {
     )
 }
 
-/// Which of the two.
+/// Which of the two stores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Source,
@@ -189,7 +189,8 @@ async fn open_database(url: &PostgresUrl) -> Result<Arc<dyn Transfer>, Exit> {
     }
 }
 
-/// What the other store will know it by, wherever it is asked from; and no password in it.
+/// The name under which the other store records this one: valid from any directory, and without a
+/// password.
 fn name(url: &StoreUrl) -> String {
     match url {
         StoreUrl::Sqlite(path) => {

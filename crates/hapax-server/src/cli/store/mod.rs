@@ -1,4 +1,4 @@
-//! `hapax store`: what is done to a store as a whole.
+//! `hapax store`: operations on a store as a whole.
 
 mod backup;
 mod check;

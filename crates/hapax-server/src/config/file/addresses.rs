@@ -1,4 +1,4 @@
-//! Addresses that must not be one, or must not be reached.
+//! Checks on addresses: which must differ, and which must not be reachable.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -6,7 +6,8 @@ use super::Overrides;
 use super::section::Section;
 use crate::config::{Config, Secret};
 
-/// Shown at a setting unless both addresses came from flags.
+/// Refuses an admin address that is also the gateway's. The mistake points at the setting, if an
+/// address came from one.
 pub(super) fn apart(top: &Section<'_>, config: &Config, overrides: &Overrides) {
     let (listen, Some(admin)) = (config.listen, config.admin) else {
         return;
@@ -27,7 +28,7 @@ pub(super) fn apart(top: &Section<'_>, config: &Config, overrides: &Overrides) {
     }
 }
 
-/// Whether whoever connects to this address and port gets to `listener`.
+/// Whether a connection to this address and port reaches `listener`.
 fn is_reached(listener: SocketAddr, address: IpAddr, port: u16) -> bool {
     let same_interface = listener.ip() == address
         || address.is_unspecified()
@@ -36,7 +37,7 @@ fn is_reached(listener: SocketAddr, address: IpAddr, port: u16) -> bool {
     listener.port() == port && port != 0 && same_interface
 }
 
-/// A gateway in front of itself would take each request again and again.
+/// Refuses an upstream that is the gateway itself: each request would loop.
 pub(super) fn no_loop(section: &Section<'_>, config: &Config, overrides: &Overrides) {
     let url = &config.upstream.url;
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
@@ -53,8 +54,8 @@ pub(super) fn no_loop(section: &Section<'_>, config: &Config, overrides: &Overri
         } else {
             80
         });
-    // Other machines have addresses too: behind an unspecified one only this machine is meant for
-    // sure by loopback.
+    // Only loopback certainly means this machine: another address under an unspecified listener may
+    // belong to another machine.
     let is_own = |listener: SocketAddr| {
         is_reached(listener, address, port)
             && (listener.ip() == address || address.is_loopback() || address.is_unspecified())
@@ -77,7 +78,7 @@ pub(super) fn no_loop(section: &Section<'_>, config: &Config, overrides: &Overri
 }
 
 pub(super) fn admin_is_guarded(top: &Section<'_>, config: &Config, overrides: &Overrides) {
-    // One that was refused is no reason to say that there is none.
+    // A token that was refused as a mistake still counts as set.
     let is_read = |name: &str, file: &str, token: &Option<Secret>| {
         token.is_some() || !(top.has(name) || top.has(file))
     };

@@ -1,4 +1,4 @@
-//! The sections that are about the gateway itself, and what contradicts itself in them.
+//! Reads the sections about the gateway itself, and checks them for contradictions.
 
 use hapax_contract::NAMESPACE;
 
@@ -71,7 +71,7 @@ pub(super) fn upstream(section: &Section<'_>, overrides: &Overrides) -> Upstream
     upstream
 }
 
-/// Notes a number that is over what it is a part of.
+/// Reports a number that exceeds the whole it is a part of.
 fn is_part(
     section: &Section<'_>,
     (name, part): (&str, u64),
@@ -159,7 +159,7 @@ pub(super) fn limits(section: &Section<'_>) -> Limits {
     limits
 }
 
-/// Notes routes that take bodies which no peer has room for.
+/// Reports routes that accept bodies larger than the budget of one peer.
 pub(super) fn bodies_fit(section: &Section<'_>, routes: &[Route], limits: &Limits) {
     for Route {
         name: route,

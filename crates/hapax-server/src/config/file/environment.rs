@@ -1,9 +1,9 @@
-//! Settings as variables of the environment: `HAPAX__SECTION__SETTING`, before the file and behind
-//! flags.
+//! Settings as environment variables: `HAPAX__SECTION__SETTING`. They override the file, and flags
+//! override them.
 //!
-//! A variable that begins with `HAPAX__` and says nothing that can be understood stops the start,
-//! just as a line of the file would: one that is silently ignored is a setting that somebody
-//! believes in.
+//! A variable that begins with `HAPAX__` and has no valid meaning stops the start, just as such a
+//! line of the file would. If it were ignored, the operator would believe in a setting that has no
+//! effect.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,25 +16,25 @@ use crate::config::settings::{Kind, Setting, TABLES, TOP, Table, find_nearest};
 
 const PREFIX: &str = "HAPAX__";
 
-/// The variables that are meant for us. Given to the reader, which looks at no other.
+/// The variables that concern Hapax. The reader looks at no others.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment(BTreeMap<String, OsString>);
 
 impl Environment {
-    /// Those of this process.
+    /// The variables of this process.
     pub fn of_process() -> Environment {
         std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .collect()
     }
 
-    /// What a variable says, if it is there and text.
+    /// The value of a variable, if it is set and is text.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name)?.to_str()
     }
 }
 
-/// Others are left out at once: they are none of our business.
+/// Other variables are left out.
 impl<N: Into<String>, V: Into<OsString>> FromIterator<(N, V)> for Environment {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Self {
         let ours = |(name, value): (N, V)| {
@@ -47,20 +47,20 @@ impl<N: Into<String>, V: Into<OsString>> FromIterator<(N, V)> for Environment {
     }
 }
 
-/// Table alone: a value may be a secret.
+/// Only the names: a value may be a secret.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-/// One setting.
+/// The value that a variable gives to a setting.
 pub(super) struct Variable<'a> {
     pub(super) name: &'a str,
     pub(super) value: DeValue<'a>,
 }
 
-/// All that variables say.
+/// The values of all variables, by section and route.
 #[derive(Default)]
 pub(super) struct Variables<'a> {
     sections: BTreeMap<&'static str, BTreeMap<&'static str, Variable<'a>>>,
@@ -68,7 +68,7 @@ pub(super) struct Variables<'a> {
 }
 
 impl<'a> Variables<'a> {
-    /// Understands the variables; what cannot be understood is noted.
+    /// Parses the variables, and reports mistakes.
     pub(super) fn read(environment: &'a Environment, mistakes: &Mistakes<'_>) -> Variables<'a> {
         let mut variables = Variables::default();
         for (name, value) in &environment.0 {
@@ -100,12 +100,12 @@ impl<'a> Variables<'a> {
         self.sections.get(name)
     }
 
-    /// What is said of each route: those of the file, and such as follow them without a gap.
+    /// The values for a route: one of the file, or one that follows them without a gap.
     pub(super) fn route(&self, index: usize) -> Option<&BTreeMap<&'static str, Variable<'a>>> {
         self.routes.get(&index)
     }
 
-    /// Notes routes that have no place: a gap is a number that somebody got wrong.
+    /// Reports routes whose number leaves a gap: the number must be a mistake.
     pub(super) fn refuse_gaps(&self, routes: usize, mistakes: &Mistakes<'_>) {
         let mut next = routes;
         for (index, settings) in self.routes.range(routes..) {
@@ -125,7 +125,7 @@ impl<'a> Variables<'a> {
     }
 }
 
-/// The section or route that a variable is about.
+/// The section or route of a variable's setting.
 #[derive(Clone, Copy)]
 enum Place {
     Section(&'static str),
@@ -134,7 +134,7 @@ enum Place {
 
 type Found = (Place, &'static str, &'static Setting);
 
-/// Which setting a variable means; `None` if it means none of ours.
+/// The setting that a variable names; `None` if the variable is not for Hapax.
 fn place(name: &str) -> Result<Option<Found>, String> {
     let Some(rest) = name.strip_prefix(PREFIX) else {
         return near_miss(name);
@@ -152,8 +152,8 @@ fn place(name: &str) -> Result<Option<Found>, String> {
     }
 }
 
-/// A setting with one underscore, or in lower case, would be silently ignored; others of that
-/// beginning belong to somebody else.
+/// A setting with one underscore instead of two, or in lower case, would be silently ignored. Other
+/// variables with that prefix belong to other programs.
 fn near_miss(name: &str) -> Result<Option<Found>, String> {
     match without_underscores(name) {
         Some(meant) if name.eq_ignore_ascii_case(&meant) => Err(format!(
@@ -166,7 +166,7 @@ fn near_miss(name: &str) -> Result<Option<Found>, String> {
     }
 }
 
-/// The variable that is meant by somebody who writes one underscore for two.
+/// The variable that is meant if one underscore is written for two.
 fn without_underscores(name: &str) -> Option<String> {
     let plain = |text: &str| text.to_ascii_uppercase().replace("__", "_");
     TABLES
@@ -176,7 +176,7 @@ fn without_underscores(name: &str) -> Option<String> {
         .find(|variable| plain(variable) == plain(name))
 }
 
-/// The setting that a name means, by how `look_up` finds the names of a section.
+/// The setting that a name means; `look_up` finds names in a section.
 fn find(rest: &str, look_up: impl Fn(&Table, &str) -> Option<&'static str>) -> Option<Found> {
     let lower = rest.to_ascii_lowercase();
     let parts: Vec<&str> = lower.split("__").collect();
@@ -191,12 +191,12 @@ fn find(rest: &str, look_up: impl Fn(&Table, &str) -> Option<&'static str>) -> O
     Some((place, name, table.find(name)?))
 }
 
-/// A name as it is declared, or the nearest to it.
+/// A declared name, or the nearest one to a misspelled name.
 fn find_near(table: &Table, name: &str) -> Option<&'static str> {
     table.find_name(name).or_else(|| find_nearest(table, name))
 }
 
-/// The settings of a section that are no sections.
+/// The settings of a section that are not sections themselves.
 fn values(table: &Table) -> impl Iterator<Item = &'static str> + use<> {
     table
         .settings()
@@ -216,7 +216,7 @@ fn spell(place: Place, name: &str) -> String {
     )
 }
 
-/// What to say of a variable that names no setting.
+/// The message for a variable that names no setting.
 fn describe_unknown(rest: &str) -> String {
     let lower = rest.to_ascii_lowercase();
     let first = lower.split("__").next().unwrap_or_default();
@@ -246,7 +246,7 @@ fn describe_unknown(rest: &str) -> String {
     format!("no setting has this name: {fix}")
 }
 
-/// A value: text as it is; whatever is no text in a file, as TOML.
+/// Parses a value: text as it is, and other types as TOML.
 fn read<'a>(
     setting: &Setting,
     name: &str,

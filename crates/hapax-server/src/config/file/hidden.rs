@@ -1,20 +1,20 @@
-//! Lines are shown to whoever made a mistake in them, on a screen or in a log: without the secrets
-//! that stand there.
+//! Hides secrets in lines of the configuration that are shown with a mistake, on a screen or in a
+//! log.
 //!
-//! A line is judged by its looks, because where the file is no TOML there is nothing else to judge
-//! by.
+//! A secret is recognized by how the line looks, because a file that is not valid TOML cannot be
+//! parsed.
 
 use std::ops::Range;
 
 use crate::config::settings::{Kind, TABLES, Table, find_nearest};
 use crate::config::{postgres, url};
 
-/// What stands for a secret.
+/// Shown in place of a secret.
 pub(super) const HIDDEN: &str = "(hidden)";
 
-/// Whether what is called so is a secret, or is misspelled so that it may be one.
+/// Whether a setting with this name is a secret, or its misspelled name may be that of one.
 pub(super) fn is_secret(name: &str) -> bool {
-    // Of a variable only the last part.
+    // For a variable, only the last part counts.
     let name = name
         .rsplit("__")
         .next()
@@ -37,7 +37,7 @@ pub(super) fn is_secret(name: &str) -> bool {
         || TABLES.iter().any(is_declared)
 }
 
-/// A line without its secrets, and which of its characters the bytes `span` of it are now.
+/// A line without its secrets, and the characters of it that the bytes `span` correspond to.
 pub(super) fn line(
     text: &str,
     line_start: usize,
@@ -72,7 +72,7 @@ pub(super) fn line(
     }
 }
 
-/// Where on a line the value of a secret begins.
+/// The position on a line where the value of a secret begins.
 fn secret_value(line: &str) -> Option<usize> {
     let ends = line.match_indices('=').map(|(at, _)| at);
     { ends }
@@ -88,8 +88,7 @@ fn secret_value(line: &str) -> Option<usize> {
         .map(|at| at + 1)
 }
 
-/// Whether what comes next is a parameter in the URL of a Postgres, whose secrets are hidden one by
-/// one.
+/// Whether a parameter in the URL of a Postgres follows; its secrets are hidden one by one.
 fn is_parameter(before: &str) -> bool {
     before.ends_with(['?', '&'])
         && ["postgres://", "postgresql://"]
@@ -97,7 +96,7 @@ fn is_parameter(before: &str) -> bool {
             .any(|scheme| before.contains(scheme))
 }
 
-/// Whether this text ends within a secret of several lines.
+/// Whether this text ends within a multi-line secret.
 fn in_secret(text: &str) -> bool {
     let mut open: Option<&str> = None;
     for line in text.lines() {
@@ -114,14 +113,15 @@ fn in_secret(text: &str) -> bool {
     open.is_some()
 }
 
-/// A text without the names, passwords and queries of its URLs, in as many characters.
+/// A text without the user names, passwords and queries of its URLs. Its number of characters stays
+/// the same.
 pub(super) fn without_password(text: &str) -> String {
     let find = |schemes: [&str; 2]| {
         schemes
             .iter()
             .find_map(|scheme| Some((text.find(scheme)?, scheme.len())))
     };
-    // A password that is not spelled as it should be ends with the text at the latest.
+    // A malformed password extends to the end of the text at most.
     let end = |start: usize| {
         text[start..]
             .find(['"', '\''])
@@ -132,7 +132,7 @@ pub(super) fn without_password(text: &str) -> String {
         let url = without_values(&postgres::mask_with(&text[start..end], stars));
         return format!("{}{url}{}", &text[..start], &text[end..]);
     }
-    // A slash too few: whatever stands behind it may be a password.
+    // A slash is missing: what follows may be a password.
     if let Some((scheme, length)) = find(["postgres:/", "postgresql:/"]) {
         let start = scheme + length;
         let end = end(start);
@@ -142,7 +142,7 @@ pub(super) fn without_password(text: &str) -> String {
     url::mask_with(text, stars)
 }
 
-/// A URL without the values of its parameters: a name that is misspelled may be that of a password.
+/// A URL without the values of its parameters: a misspelled name may be that of a password.
 fn without_values(url: &str) -> String {
     let Some((place, query)) = url.split_once('?') else {
         return url.to_owned();

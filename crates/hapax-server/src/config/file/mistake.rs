@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, told with the line it stands in.
+//! Mistakes in a configuration, shown with the line in which they occur.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write};
@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use super::environment::Environment;
 use super::hidden;
 
-/// Why there is no configuration. Its text is for the person who wrote the file: what is wrong,
-/// where, and what to write.
+/// Why there is no configuration. The text is for the author of the file: what is wrong, where, and
+/// what to write.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -18,20 +18,20 @@ pub enum ConfigError {
     Unreadable {
         /// The file as it was named.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file was read, and these mistakes are in it, in its order; those of variables follow.
+    /// Mistakes in the file, in the order of the file, then those in variables.
     #[error("{}", list(.0))]
     Mistakes(Vec<Mistake>),
 }
 
-/// One thing that is wrong.
+/// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// What is wrong, and what to write instead.
     pub message: String,
-    /// Where it stands; nowhere if it came from a flag.
+    /// Where it is; `None` if it came from a flag.
     pub place: Option<Place>,
 }
 
@@ -40,13 +40,13 @@ pub struct Mistake {
 pub struct Place {
     /// The file as it was named, or the variable.
     pub file: String,
-    /// Counted from 1; none in the environment.
+    /// Counted from 1; `None` in the environment.
     pub line: Option<usize>,
     /// Counted from 1, in characters.
     pub column: usize,
-    /// How many characters are meant, at least one.
+    /// The number of characters to mark, at least one.
     pub width: usize,
-    /// The line itself, without what must not be shown.
+    /// The line itself, without secrets.
     pub text: String,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.line.map_or(String::new(), |line| format!("{line} "));
         let gutter = " ".repeat(number.len());
-        // Tabs stay tabs, so that the caret stands under what it means however wide they are shown.
+        // Tabs stay tabs, so that the caret is in the right column at any tab width.
         let before: String = self
             .text
             .chars()
@@ -95,20 +95,20 @@ fn list(mistakes: &[Mistake]) -> String {
     text
 }
 
-/// Where something was written.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum At<'a> {
-    /// In these bytes of the file.
+    /// At these bytes of the file.
     File(Range<usize>),
-    /// As the value of this variable.
+    /// The value of this variable.
     Variable(&'a str),
-    /// As the name of this variable.
+    /// The name of this variable.
     Name(&'a str),
-    /// Nowhere that could be shown.
+    /// A place that cannot be shown.
     Nowhere,
 }
 
-/// What is read, and what has been found wrong with it so far.
+/// The text being read, and the mistakes found so far.
 pub(super) struct Mistakes<'a> {
     file: String,
     text: &'a str,
@@ -126,9 +126,9 @@ impl<'a> Mistakes<'a> {
         }
     }
 
-    /// Notes a mistake.
+    /// Records a mistake.
     pub(super) fn at(&self, at: &At<'_>, message: impl Into<String>) {
-        // In the order of the file; then by the names of variables; then the rest.
+        // In the order of the file, then by the names of variables, then the rest.
         let order = match at {
             At::File(span) => (span.start, String::new()),
             At::Variable(name) | At::Name(name) => (usize::MAX - 1, (*name).to_owned()),
@@ -154,7 +154,7 @@ impl<'a> Mistakes<'a> {
         }
     }
 
-    /// Where something stands, in words.
+    /// The place, as text.
     pub(super) fn words(&self, at: &At<'_>) -> String {
         match at {
             At::File(span) => format!("{}:{}", self.file, self.line(span.start)),
@@ -228,7 +228,7 @@ impl<'a> Mistakes<'a> {
     }
 }
 
-/// Whatever would move the cursor of a terminal is not shown as it is.
+/// Replaces control characters, which could move the cursor of a terminal.
 fn plain(text: &str) -> String {
     text.chars()
         .map(|c| {

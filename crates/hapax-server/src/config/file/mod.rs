@@ -1,13 +1,13 @@
-//! The configuration: a file of TOML, variables and flags, read as a tree in which every setting
+//! Reads the configuration: a TOML file, variables and flags, as a tree in which every setting
 //! knows its place.
 //!
-//! The tree is walked by hand rather than derived, because a derived reader stops at the first
-//! mistake and forgets where the others stand. `config/settings/` declares all sections and
-//! settings; `environment.rs` reads variables; `section.rs` reads one section and notes what is
-//! wrong; `value.rs` reads single values; `checks.rs` looks for contradictions in the sections about
-//! the gateway itself, `routes.rs` and `policy.rs` in those about routes, `principals.rs` in those
-//! about callers; `mistake.rs` shows the lines, `hidden.rs` takes the secrets out of them;
-//! `report.rs` keeps where each value came from.
+//! The tree is walked by hand rather than with a derived reader, because that would stop at the
+//! first mistake and lose the places of the others. `config/settings/` declares all sections and
+//! settings; `environment.rs` reads variables; `section.rs` reads one section and records mistakes;
+//! `value.rs` reads single values; `checks.rs` looks for contradictions in the sections about the
+//! gateway itself, `routes.rs` and `policy.rs` in those about routes, `principals.rs` in those
+//! about callers; `mistake.rs` shows the lines, `hidden.rs` removes the secrets from them;
+//! `report.rs` records where each value came from.
 
 mod addresses;
 pub(super) mod checks;
@@ -42,48 +42,47 @@ use super::settings::{
 };
 use super::{Config, Drain, PrincipalSource, PrincipalSources, Route, StoreUrl};
 
-/// What goes before the file: variables, and before those, flags.
+/// Overrides of the file: variables, and flags, which override those too.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// The service behind.
+    /// The URL of the upstream.
     pub upstream: Option<Uri>,
-    /// Where clients connect.
+    /// The address for clients.
     pub listen: Option<SocketAddr>,
-    /// Where operators ask; `Some(None)` for nowhere.
+    /// The address for operators; `Some(None)` for none.
     pub admin: Option<Option<SocketAddr>>,
-    /// Where records are kept.
+    /// The store of the records.
     pub store: Option<StoreUrl>,
-    /// Who is asking.
+    /// What identifies callers.
     pub principal: Option<PrincipalSources>,
-    /// The variables.
+    /// The environment variables.
     pub environment: Environment,
 }
 
-/// A configuration, and how it came about.
+/// A configuration, and where its values came from.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What the gateway is to do.
+    /// The configuration.
     pub config: Config,
-    /// All routes, the unwritten last one too.
+    /// All routes, including the default route at the end.
     pub routes: Vec<Route>,
-    /// Each setting of each section and route with where it comes from, routes in the same order.
+    /// Each setting of each section and route with its origin; routes in the same order.
     pub report: Vec<ReportSection>,
-    /// What is no mistake and should be looked at.
+    /// What is not a mistake, but should be looked at.
     pub warnings: Vec<String>,
 }
 
-/// Reads a file. Every mistake in it is told, unless it is no TOML: then only where it is none.
+/// Reads a file. All mistakes are reported; if the file is not TOML, only its syntax errors.
 pub fn read(path: &Path) -> Result<Config, ConfigError> {
     read_with(path, &Overrides::default())
 }
 
-/// Reads a file; where variables and flags say otherwise, they count, and only what results must
-/// make sense.
+/// Reads a file. Variables and flags override it, and only the result must be consistent.
 pub fn read_with(path: &Path, overrides: &Overrides) -> Result<Config, ConfigError> {
     load(Some(path), overrides).map(|loaded| loaded.config)
 }
 
-/// Reads a configuration, with a file or without, and says how it came about.
+/// Reads a configuration, with or without a file, and reports where its values came from.
 pub fn load(path: Option<&Path>, overrides: &Overrides) -> Result<Loaded, ConfigError> {
     let text = read_text(path)?;
     parse(path.unwrap_or(Path::new("")), &text, overrides)
@@ -99,7 +98,7 @@ fn read_text(path: Option<&Path>) -> Result<String, ConfigError> {
     })
 }
 
-/// Reads the text of a file. Relative paths begin beside `path`.
+/// Reads the text of a file. Relative paths are relative to the directory of `path`.
 pub fn parse(path: &Path, text: &str, overrides: &Overrides) -> Result<Loaded, ConfigError> {
     let context = context(path, text, &overrides.environment);
     let table = table(text, &context.mistakes)?;
@@ -118,9 +117,9 @@ pub fn parse(path: &Path, text: &str, overrides: &Overrides) -> Result<Loaded, C
     })
 }
 
-/// Reads nothing but where records are kept; `None` where neither a file nor a variable says it.
-/// For commands that need no more: a configuration that is made whole by flags of `hapax serve`
-/// will do.
+/// Reads only the store's URL; `None` if neither a file nor a variable sets it. This is for
+/// commands that need nothing else: the configuration may be incomplete without flags of `hapax
+/// serve`.
 pub fn store(
     path: Option<&Path>,
     environment: &Environment,
@@ -166,7 +165,7 @@ fn table<'a>(
     Err(ConfigError::Mistakes(errors.iter().map(mistake).collect()))
 }
 
-/// A file that is named by a relative path is beside the configuration.
+/// A relative path of a store file is relative to the configuration file.
 fn put_beside(top: &Section<'_>, store: &mut StoreUrl) {
     if let StoreUrl::Sqlite(path) = store
         && top.has("store")
@@ -175,7 +174,7 @@ fn put_beside(top: &Section<'_>, store: &mut StoreUrl) {
     }
 }
 
-/// What the parser says, and what it does not: what to write.
+/// The parser's message, with advice on what to write.
 fn no_toml(message: &str) -> String {
     let fix = match message {
         _ if message.starts_with("duplicate key") => "it is there already: keep one of the two",
@@ -188,7 +187,7 @@ fn no_toml(message: &str) -> String {
     format!("this is no TOML ({message}): {fix}")
 }
 
-/// The configuration, and where each route stands.
+/// The configuration, and the place of each route.
 fn config<'a>(
     table: &'a DeTable<'a>,
     variables: &'a Variables<'a>,
@@ -234,7 +233,7 @@ fn config<'a>(
     let unwritten = Section::absent(&ROUTES, context)
         .with_index(routes.len())
         .with_defaults(&all);
-    // Read once more for the report alone: as a route, and not as what routes are made of.
+    // Read once more for the report alone: as a route, and not as the defaults of routes.
     let _ = policy::policy(&unwritten, &around);
     unwritten.report_follows("path", "/**", "unwritten, after the last");
     let places = routes
@@ -265,7 +264,7 @@ fn route_sections<'a>(
     routes.into_iter().enumerate().map(whole).collect()
 }
 
-/// Puts what flags say before everything else.
+/// Applies the flags, which override everything else.
 fn overrule(config: &mut Config, top: &Section<'_>, overrides: &Overrides) {
     if let Some(listen) = overrides.listen {
         config.listen = listen;

@@ -1,5 +1,4 @@
-//! What a route promises, as it is written: read setting by setting, then held against itself
-//! (`check.rs`).
+//! Reads the policy of a route, setting by setting, then checks it for contradictions (`check.rs`).
 
 mod check;
 pub(crate) mod classes;
@@ -19,19 +18,19 @@ use super::value::{duration, number, parsed};
 use crate::config::settings::{Settings, VELOCITY};
 use crate::config::{StoreUrl, Timeouts, text};
 
-/// Two people may well mean two things with the same words: without a key of their own, for a short
-/// time only.
+/// The retention of derived keys. Two callers may send the same content and mean two requests, so
+/// it is short.
 const DERIVED_RETENTION: Duration = Duration::from_secs(5 * 60);
 
-/// What the rest of the file says that a policy must fit to.
+/// The parts of the configuration that a policy must be consistent with.
 pub(super) struct Around<'a> {
     pub(super) timeouts: &'a Timeouts,
-    /// Where records are kept; `None` where that could not be read.
+    /// The store of the records; `None` if it could not be read.
     pub(super) store: Option<&'a StoreUrl>,
 }
 
-/// Reads the policy of a route or of `[defaults]`, and whom to ask after a lost attempt; notes what
-/// contradicts itself.
+/// Reads the policy of a route or of `[defaults]`, and the path to probe after a lost attempt.
+/// Reports contradictions.
 pub(super) fn policy(section: &Section<'_>, around: &Around<'_>) -> (Policy, Option<PathAndQuery>) {
     let mut policy = Policy::read(Some(section));
     lifetimes(section, &mut policy);
@@ -39,14 +38,14 @@ pub(super) fn policy(section: &Section<'_>, around: &Around<'_>) -> (Policy, Opt
     let probe = mode::needs(section, &policy, around.store);
     let blamed = check::contradictions(section, &mut policy, around.timeouts);
     if blamed.iter().any(|name| section.says(name)) {
-        // A policy tells one contradiction at a time: without these settings it may have others.
+        // A policy reports one contradiction at a time: without these settings it may have others.
         self::policy(&section.without(&blamed), around);
     }
     (policy, probe)
 }
 
-/// A key that is derived lives shortly, unless this very route says how long: what all routes say
-/// was not meant for it.
+/// A derived key has a short life, unless this very route sets one: the defaults for all routes
+/// were not meant for derived keys.
 fn lifetimes(section: &Section<'_>, policy: &mut Policy) {
     let is_derived = matches!(policy.key_source, KeySource::Derived(_));
     let is_meant = |name| section.says(name) || !is_derived || !section.says("key_from");
@@ -66,7 +65,7 @@ fn lifetimes(section: &Section<'_>, policy: &mut Policy) {
     }
 }
 
-/// What is held in memory is a part of the whole.
+/// The part of a body held in memory must not exceed the limit on the whole.
 fn bodies(section: &Section<'_>, policy: &mut Policy) {
     let name = "body_memory_bytes_max";
     if section.says(name) || (section.has(name) && !section.says("body_bytes_max")) {

@@ -1,4 +1,5 @@
-//! How callers are known: `[jwt]`, `[forward_auth]`, and what their source needs of the rest.
+//! Reads how callers are identified: `[jwt]`, `[forward_auth]`, and what their sources need
+//! elsewhere.
 
 use std::str::FromStr;
 
@@ -17,7 +18,7 @@ use crate::config::{
     ServiceUrl, text,
 };
 
-/// `[jwt]`, if it is there. What is wrong with it is noted.
+/// `[jwt]`, if present. Mistakes are reported.
 pub(super) fn jwt(section: &Section<'_>) -> Option<Jwt> {
     if !section.is_present() {
         return None;
@@ -57,7 +58,7 @@ fn require(section: &Section<'_>, name: &str, write: &str) {
     }
 }
 
-/// What tokens may be signed with: never what they themselves say. Where nothing is written, what
+/// The algorithms that may sign tokens; a token's header never chooses them. The default is what
 /// most issuers use.
 pub(crate) fn algorithms(section: &Section<'_>) -> Option<Vec<Algorithm>> {
     if !section.has("algorithms") {
@@ -97,7 +98,7 @@ fn algorithm(text: &str) -> Result<Algorithm, String> {
     })
 }
 
-/// Notes keys that are missing, that are there twice, or that are not what the algorithms need.
+/// Reports keys that are missing, given twice, or of the wrong kind for the algorithms.
 fn keys_fit(section: &Section<'_>, algorithms: &[Algorithm]) {
     const PLACES: [&str; 3] = ["keys_file", "keys_url", "secret_file"];
     let written: Vec<_> = PLACES
@@ -135,7 +136,7 @@ pub(crate) fn issuer(text: &str) -> Result<Issuer, String> {
         "" => {
             Err("an issuer has a name: write what `iss` in its tokens says, or \"any\"".to_owned())
         }
-        // What stands between the parts of a principal's name.
+        // A space separates the parts of a principal's name.
         _ if text.chars().any(|c| c.is_whitespace() || c.is_control()) => Err(format!(
             "`{}` has a space in it: write what `iss` in the tokens says",
             text.escape_debug()
@@ -181,7 +182,7 @@ fn ages(section: &Section<'_>, jwt: &Jwt) {
     }
 }
 
-/// `[forward_auth]`, if it is there. What is wrong with it is noted.
+/// `[forward_auth]`, if present. Mistakes are reported.
 pub(super) fn forward_auth(section: &Section<'_>) -> Option<ForwardAuth> {
     if !section.is_present() {
         return None;
@@ -204,8 +205,8 @@ pub(crate) fn field(text: &str) -> Result<HeaderName, String> {
     })
 }
 
-/// A field of the request that the service is shown, besides those that it is shown anyway. What
-/// concerns one connection, or the length of a body, would make another question of it.
+/// A field of the request that is sent to the service, in addition to those that always are.
+/// Hop-by-hop fields and the body's length would not be valid in that request.
 pub(crate) fn shown(text: &str) -> Result<HeaderName, String> {
     let name = field(text)?;
     let told = name
@@ -231,8 +232,8 @@ pub(crate) fn shown(text: &str) -> Result<HeaderName, String> {
     Ok(name)
 }
 
-/// Why the service cannot be shown a field and answer with it too: no client may say what is
-/// passed, guarded or not, and it is taken off before anybody is asked.
+/// Why a field cannot be both sent to the service and taken from its answer: fields in `pass` are
+/// removed from every client request before the service is asked.
 fn never_shown(name: &HeaderName) -> String {
     format!(
         "`{name}` is what the service is shown, and a field in `pass` is taken off every request of clients: nobody could show it any more; \
@@ -240,8 +241,8 @@ fn never_shown(name: &HeaderName) -> String {
     )
 }
 
-/// A field that the gateway takes over from the answer: not one by which it would undo what it says
-/// itself, nor one that it asks with.
+/// A field that the gateway takes from the service's answer. It must not be one that the gateway
+/// sets or reads itself.
 pub(crate) fn passed(text: &str) -> Result<HeaderName, String> {
     let name = field(text)?;
     if fields::is_ours(&name) || fields::is_keys(&name) {
@@ -261,7 +262,7 @@ pub(crate) fn sources(value: &DeValue<'_>, _: Kind) -> Result<PrincipalSources, 
         .and_then(PrincipalSources::new)
 }
 
-/// What the sources need, and sections that nothing needs.
+/// Checks what the sources need, and reports sections that no source uses.
 pub(super) fn check(
     top: &Section<'_>,
     [jwt, forward_auth]: [&Section<'_>; 2],
@@ -269,7 +270,7 @@ pub(super) fn check(
     config: &Config,
     overrides: &Overrides,
 ) {
-    // Each list with the section that it is written in.
+    // Each list, with the section that sets it.
     let mut lists = vec![(top, config.principal.clone())];
     lists.extend(
         routes
@@ -295,7 +296,7 @@ pub(super) fn check(
     }
     let url = one_service(&lists);
     key_fields_apart([top, jwt, forward_auth], &lists, config, overrides);
-    // Whoever tries another source with a flag leaves the file as it is.
+    // A flag may try out another source without changing the file.
     if overrides.principal.is_some() {
         return;
     }
@@ -326,7 +327,7 @@ pub(super) fn check(
     }
 }
 
-/// The service that forward-auth asks. `[forward_auth]` describes one.
+/// The service that forward-auth asks. `[forward_auth]` describes only one.
 fn one_service(lists: &[(&Section<'_>, PrincipalSources)]) -> Option<ServiceUrl> {
     let mut first: Option<ServiceUrl> = None;
     for (section, list) in lists {
@@ -346,7 +347,7 @@ fn one_service(lists: &[(&Section<'_>, PrincipalSources)]) -> Option<ServiceUrl>
     first
 }
 
-/// A field that says who is asking is believed only from proxies that are named.
+/// A field that identifies the caller is trusted only from configured proxies.
 fn has_proxies(section: &Section<'_>, top: &Section<'_>, list: &PrincipalSources, config: &Config) {
     let source = list.first();
     let PrincipalSource::Header(field) = source else {
@@ -370,7 +371,7 @@ fn has_proxies(section: &Section<'_>, top: &Section<'_>, list: &PrincipalSources
     }
 }
 
-/// A field that carries keys cannot say who is asking, nor be taken off.
+/// A field that carries keys cannot identify the caller, and must not be removed.
 fn key_fields_apart(
     [top, jwt, forward_auth]: [&Section<'_>; 3],
     lists: &[(&Section<'_>, PrincipalSources)],
@@ -419,7 +420,7 @@ fn key_fields_apart(
                 .any(|route| route.policy.key_field.eq_ignore_ascii_case(field.as_str()))
     };
     for (section, setting, fields) in settings {
-        // Of the default no route can have made a key.
+        // The default source is never a key's field.
         let is_written =
             section.has(setting) || (std::ptr::eq(section, top) && overrides.principal.is_some());
         if let Some(field) = fields.iter().find(carries_keys).filter(|_| is_written) {
@@ -431,7 +432,7 @@ fn key_fields_apart(
     }
 }
 
-/// A field by which callers are known identifies somebody.
+/// A field that identifies callers cannot be declared anonymous.
 fn anonymous_apart(top: &Section<'_>, list: &PrincipalSources, config: &Config) {
     for source in list.iter() {
         let fields = source.fields(config);

@@ -1,4 +1,4 @@
-//! What counts, and where it was written: for `hapax config print` and `explain`.
+//! The effective values and their origins, for `hapax config print` and `explain`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,15 +11,15 @@ use crate::config::{postgres, url};
 /// What was read, setting by setting.
 #[derive(Default)]
 pub(super) struct Report {
-    /// By section, which of several by that name, and setting.
+    /// Keyed by section, index among sections of that name, and setting.
     settings: RefCell<BTreeMap<(&'static str, usize, &'static str), ReportSetting>>,
     warnings: RefCell<Vec<String>>,
 }
 
-/// A section as it counts.
+/// A section with its effective values.
 #[derive(Clone, Debug)]
 pub struct ReportSection {
-    /// How its header is written; empty for what stands before the first.
+    /// Its header as written; empty for the top level.
     pub header: &'static str,
     /// Where it begins; empty if it is not written.
     pub place: String,
@@ -27,38 +27,38 @@ pub struct ReportSection {
     pub settings: Vec<ReportSetting>,
 }
 
-/// A setting as it counts.
+/// A setting with its effective value.
 #[derive(Clone, Debug)]
 pub struct ReportSetting {
     /// Its name.
     pub name: &'static str,
-    /// What counts.
+    /// The effective value.
     pub value: Counts,
-    /// Where that was written.
+    /// Where the value was set.
     pub from: String,
-    /// Nobody wrote it.
+    /// It was not set: this is the default.
     pub is_default: bool,
-    /// Somebody wrote it, and something else than the default.
+    /// It was set, to something other than the default.
     pub is_changed: bool,
 }
 
-/// What counts.
+/// An effective value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Counts {
     /// This value.
     Value(toml::Value),
     /// A secret, which is not shown.
     Hidden,
-    /// This value, which had a secret in it.
+    /// This value, with a secret in it masked.
     Masked(toml::Value),
-    /// What these words say.
+    /// The value that these words describe.
     Words(&'static str),
-    /// Nothing.
+    /// No value.
     Nothing,
 }
 
 impl Report {
-    /// Somebody wrote this.
+    /// Records a value that was set.
     pub(super) fn written(
         &self,
         table: &Table,
@@ -81,7 +81,7 @@ impl Report {
         self.put(table, index, read);
     }
 
-    /// Nobody wrote this: it follows from something else.
+    /// Records a value that was not set, but follows from another setting.
     pub(super) fn follows(
         &self,
         table: &Table,
@@ -109,7 +109,7 @@ impl Report {
             .insert((table.name, index, read.name), read);
     }
 
-    /// What counts in all, with these places of the routes; and what to warn of.
+    /// All effective values, with the places of the routes, and the warnings.
     pub(super) fn finish(self, routes: Vec<String>) -> (Vec<ReportSection>, Vec<String>) {
         let mut read = self.settings.into_inner();
         let mut section = |table: &Table, index, place| ReportSection {
@@ -139,7 +139,7 @@ impl Report {
     }
 }
 
-/// A value as it may be shown.
+/// A value in a form that may be shown.
 fn mask(value: toml::Value) -> Counts {
     let shown = without_secrets(&value);
     if shown == value {
@@ -161,7 +161,7 @@ fn without_secrets(value: &toml::Value) -> toml::Value {
     }
 }
 
-/// What counts if nobody writes anything.
+/// The value of a setting that is not set.
 fn default(setting: &Setting) -> ReportSetting {
     let value = match setting.fallback {
         Fallback::Is(value) => {
@@ -181,7 +181,7 @@ fn default(setting: &Setting) -> ReportSetting {
     }
 }
 
-/// A value without its places.
+/// A value without its positions in the file.
 pub(super) fn without_places(value: &DeValue<'_>) -> toml::Value {
     match value {
         DeValue::String(text) => toml::Value::String(text.to_string()),

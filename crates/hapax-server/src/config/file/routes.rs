@@ -1,4 +1,4 @@
-//! The routes of the file, and what contradicts itself between them.
+//! Reads the routes of the file, and checks them for contradictions with each other.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::config::settings::Kind;
 use crate::config::{Pattern, Route};
 
 pub(super) fn routes(sections: &[Section<'_>], around: &Around<'_>) -> Vec<Route> {
-    // The place of each is kept beside it: one that is not good must not shift those after it.
+    // The section of each route is kept with it: a bad route must not shift those after it.
     let mut good: Vec<(&Section<'_>, Route)> = Vec::new();
     for section in sections {
         let Some(route) = route(section, around) else {
@@ -64,7 +64,7 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
     }
     let methods = section.get("method", methods);
     let (mut policy, probe) = policy::policy(section, around);
-    // Everything is read before anything is given up, so that every mistake is told at once.
+    // Everything is read before giving up, so that all mistakes are reported at once.
     let pattern = section.get("path", parsed(Pattern::from_str));
     let name = section.get("name", parsed(name));
     let principal = section.get("principal", principals::sources);
@@ -89,7 +89,7 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
     })
 }
 
-/// A word that can stand in a metric and on a command line as it is.
+/// A name that is valid in metrics and on a command line without quoting.
 fn name(text: &str) -> Result<Arc<str>, String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     match text {
@@ -102,7 +102,7 @@ fn name(text: &str) -> Result<Arc<str>, String> {
     }
 }
 
-/// What a route without a name is called.
+/// The name of a route that has none.
 fn described(methods: &[Method], pattern: &Pattern) -> Arc<str> {
     if methods.is_empty() {
         return pattern.to_string().into();
@@ -152,7 +152,7 @@ fn method(text: &str) -> Result<Method, String> {
     }
 }
 
-/// Whether an earlier route leaves nothing to a later one.
+/// Whether an earlier route matches every request of a later one.
 fn takes_all(earlier: &Route, later: &Route) -> bool {
     let methods = earlier.methods.is_empty()
         || (!later.methods.is_empty()
@@ -163,8 +163,8 @@ fn takes_all(earlier: &Route, later: &Route) -> bool {
     methods && earlier.pattern.covers(&later.pattern)
 }
 
-/// Whether earlier routes together leave nothing to this one: each of its methods is taken by one
-/// of them.
+/// Whether earlier routes together match every request of this one: for each of its methods, one of
+/// them does.
 fn is_taken(earlier: &[(&Section<'_>, Route)], later: &Route) -> bool {
     let taken = |method: &Method| {
         earlier.iter().any(|(_, route)| {

@@ -1,7 +1,7 @@
-//! A section as it is written: its settings, each with its place.
+//! A section as written: its settings, each with its place.
 //!
-//! A setting may be written in several places, of which one counts: a variable goes before the
-//! file, and what a route says before what `[defaults]` says.
+//! A setting may be written in several places, of which one takes effect: a variable overrides the
+//! file, and a route overrides `[defaults]`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,15 @@ use crate::config::settings::{Kind, Setting, Table, describe_unknown};
 pub(crate) struct Context<'a> {
     pub(super) mistakes: Mistakes<'a>,
     pub(super) report: Report,
-    /// Where relative paths of the file begin.
+    /// The directory that relative paths in the file start from.
     pub(super) base: PathBuf,
 }
 
-/// One section, or the absence of one: then every setting keeps its default.
+/// One section. If it is absent, every setting has its default.
 #[derive(Clone)]
 pub(crate) struct Section<'a> {
     table: &'static Table,
-    /// Which of several by that name.
+    /// The index among sections of that name.
     index: usize,
     written: BTreeMap<&'static str, Written<'a>>,
     at: At<'a>,
@@ -39,12 +39,12 @@ pub(crate) struct Section<'a> {
 struct Written<'a> {
     value: &'a DeValue<'a>,
     at: At<'a>,
-    /// It was said for all routes, not for this one.
+    /// It was set for all routes, not for this one.
     is_inherited: bool,
 }
 
 impl<'a> Section<'a> {
-    /// One that is not there.
+    /// A section that is not in the file.
     pub(super) fn absent(table: &'static Table, context: &'a Context<'a>) -> Self {
         Section {
             table,
@@ -56,9 +56,9 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Adds what a table of the file says. Settings that no such section has are noted at once.
+    /// Adds the settings of a table in the file. Unknown settings are reported at once.
     pub(super) fn with_table(mut self, text: &'a DeTable<'a>, at: At<'a>) -> Self {
-        // A table inside a variable has no places of its own.
+        // Values of a table inside a variable have no separate places.
         let place = |span| {
             if matches!(at, At::File(_)) {
                 At::File(span)
@@ -89,7 +89,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Adds what variables say.
+    /// Adds the settings from variables.
     pub(super) fn with_variables(
         mut self,
         variables: Option<&'a BTreeMap<&'static str, Variable<'a>>>,
@@ -109,7 +109,7 @@ impl<'a> Section<'a> {
         self
     }
 
-    /// Adds, behind everything else, what is said for all.
+    /// Adds the settings for all routes, which everything else overrides.
     pub(super) fn with_defaults(mut self, defaults: &Section<'a>) -> Self {
         for (name, written) in &defaults.written {
             self.written.entry(name).or_insert_with(|| Written {
@@ -120,7 +120,7 @@ impl<'a> Section<'a> {
         self
     }
 
-    /// The same without these settings.
+    /// The section without these settings.
     pub(super) fn without(&self, names: &[&str]) -> Self {
         let mut section = self.clone();
         section.written.retain(|name, _| !names.contains(name));
@@ -137,8 +137,8 @@ impl<'a> Section<'a> {
             .unwrap_or_else(|| panic!("`{name}` is declared for {}", self.table.header))
     }
 
-    /// A setting, if it is there and good. What is wrong with it is noted, once: what is inherited
-    /// was read before.
+    /// A setting, if it is present and valid. Mistakes are reported once: inherited settings were
+    /// read before.
     pub(crate) fn get<T>(
         &self,
         name: &'static str,
@@ -163,7 +163,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A setting that was read before. Nothing is noted again.
+    /// A setting that was read before. Mistakes are not reported again.
     pub(super) fn peek<T>(
         &self,
         name: &str,
@@ -173,28 +173,28 @@ impl<'a> Section<'a> {
         read(written.value, self.setting(name).kind).ok()
     }
 
-    /// Reports that a flag says this.
+    /// Reports that a flag sets this value.
     pub(super) fn report_flag(&self, name: &str, flag: &str, value: impl Into<toml::Value>) {
         let (setting, from) = (self.setting(name), flag.to_owned());
         let report = &self.context.report;
         report.written(self.table, self.index, setting, value.into(), from);
     }
 
-    /// Reports what counts for a setting that is not written, and depends on others.
+    /// Reports the effective value of a setting that is not written and depends on others.
     pub(super) fn report_follows(&self, name: &str, value: impl Into<toml::Value>, why: &str) {
         let (setting, value) = (self.setting(name), Counts::Value(value.into()));
         let report = &self.context.report;
         report.follows(self.table, self.index, setting, value, why);
     }
 
-    /// Reports that a setting does not count here, though it may be said for all.
+    /// Reports that a setting has no effect here, even if it is set for all routes.
     pub(super) fn report_ignored(&self, name: &str, why: &str) {
         let (setting, value) = (self.setting(name), Counts::Words("ignored"));
         let report = &self.context.report;
         report.follows(self.table, self.index, setting, value, why);
     }
 
-    /// A file that may be there or not, in a directory that is. A relative path begins as that of
+    /// A file that may not exist yet, in a directory that does. Relative paths start as those of
     /// [`file`](Section::file).
     pub(crate) fn new_file(&self, name: &'static str) -> Option<PathBuf> {
         self.path(name, "the path of a file", |path| {
@@ -218,8 +218,8 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A file that is there. A relative path begins where the configuration is; in a variable,
-    /// where the program was started.
+    /// An existing file. A relative path starts from the directory of the configuration; in a
+    /// variable, from the working directory.
     pub(crate) fn file(&self, name: &'static str) -> Option<PathBuf> {
         let begin = if self.is_in_file(name) {
             "this configuration is"
@@ -248,7 +248,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A directory that is there. Relative paths begin as those of files do.
+    /// An existing directory. Relative paths start as those of files.
     pub(crate) fn directory(&self, name: &'static str) -> Option<PathBuf> {
         self.path(name, "a directory", |path| match std::fs::metadata(path) {
             Ok(found) if found.is_dir() => Ok(()),
@@ -279,7 +279,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// Where a relative path of this setting begins.
+    /// The directory that a relative path of this setting starts from.
     pub(super) fn base(&self, name: &str) -> &'a Path {
         if self.is_in_file(name) {
             &self.context.base
@@ -294,8 +294,8 @@ impl<'a> Section<'a> {
             .is_some_and(|written| matches!(written.at, At::File(_)))
     }
 
-    /// A secret, as it is or from the file that has it. `read` says what is wrong with one, without
-    /// repeating it.
+    /// A secret, given directly or in a file. `read` says what is wrong with it, without repeating
+    /// it.
     pub(crate) fn secret(
         &self,
         name: &'static str,
@@ -345,7 +345,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The section inside this one by that name.
+    /// The section of that name inside this one.
     pub(super) fn section(&self, table: &'static Table) -> Section<'a> {
         let absent = Section::absent(table, self.context);
         match self.written.get(table.name) {
@@ -366,7 +366,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The sections of a list inside this one, each with its place in the list.
+    /// The sections of a list inside this one, each with its index.
     pub(super) fn sections(&self, table: &'static Table) -> Vec<Section<'a>> {
         let Some(written) = self.written.get(table.name) else {
             return Vec::new();
@@ -404,19 +404,19 @@ impl<'a> Section<'a> {
         list.iter().enumerate().map(section).collect()
     }
 
-    /// Whether it is written, here or for all.
+    /// Whether a setting is written, here or for all routes.
     pub(super) fn has(&self, name: &str) -> bool {
         self.written.contains_key(name)
     }
 
-    /// Whether it is written here.
+    /// Whether a setting is written here.
     pub(super) fn says(&self, name: &str) -> bool {
         self.written
             .get(name)
             .is_some_and(|written| !written.is_inherited)
     }
 
-    /// How its header is written.
+    /// Its header as written.
     pub(super) fn header(&self) -> &'static str {
         self.table.header
     }
@@ -425,9 +425,9 @@ impl<'a> Section<'a> {
         self.is_present
     }
 
-    /// Notes a contradiction between these settings: at the first of them that is written here, or
-    /// else at the section itself. Where others of them stand elsewhere, that is said. What is said
-    /// for all alone was noted there.
+    /// Reports a contradiction between these settings: at the first of them that is written here,
+    /// or else at the section itself. The message says where the others are. A contradiction
+    /// between defaults alone was reported there.
     pub(super) fn mistake(&self, settings: &[&str], message: impl Into<String>) {
         let written: Vec<(&str, &Written<'_>)> = settings
             .iter()
@@ -450,17 +450,17 @@ impl<'a> Section<'a> {
         self.context.mistakes.at(&first.at, message);
     }
 
-    /// Notes a mistake that stands nowhere.
+    /// Reports a mistake that has no place.
     pub(super) fn mistake_nowhere(&self, message: impl Into<String>) {
         self.context.mistakes.at(&At::Nowhere, message);
     }
 
-    /// Where it begins, in words.
+    /// Where it begins, as text.
     pub(super) fn words(&self) -> String {
         self.context.mistakes.words(&self.at)
     }
 
-    /// The line it begins in, if it stands in the file.
+    /// The line in which it begins, if it is in the file.
     pub(super) fn line(&self) -> Option<usize> {
         match &self.at {
             At::File(span) => Some(self.context.mistakes.line(span.start)),
@@ -470,7 +470,7 @@ impl<'a> Section<'a> {
 
     fn source(&self, written: &Written<'_>) -> String {
         let words = self.context.mistakes.words(&written.at);
-        // A variable for all routes says so by its name.
+        // The name of a variable for all routes says so itself.
         if written.is_inherited && matches!(written.at, At::File(_)) {
             format!("{words}, [defaults]")
         } else {
@@ -479,7 +479,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Whether somebody who looks at the one may not see the other.
+/// Whether the other setting is in another place, where a reader of the first may not see it.
 fn is_elsewhere(one: &Written<'_>, other: &Written<'_>) -> bool {
     one.is_inherited != other.is_inherited
         || match (&one.at, &other.at) {
@@ -488,7 +488,7 @@ fn is_elsewhere(one: &Written<'_>, other: &Written<'_>) -> bool {
         }
 }
 
-/// A file often ends with a line end that is no part of the secret.
+/// Reads a secret from a file, without the line end that files often have.
 fn secret_file(path: &Path) -> Result<String, String> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("this could not be read ({error}): let the program read it"))?;

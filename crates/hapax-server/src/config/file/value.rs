@@ -1,5 +1,5 @@
-//! Values of the file, read into what the gateway wants. Each reader says what it wanted when it
-//! got something else, and knows the bounds from the declaration.
+//! Parses values of the file. Each reader says what it expected if it gets something else, and
+//! takes the bounds from the declaration.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::config::{Network, text};
 
 pub(crate) type Read<T> = Result<T, String>;
 
-/// Text that says something to `parse`.
+/// Text that `parse` accepts.
 pub(crate) fn parsed<T>(parse: impl Fn(&str) -> Read<T>) -> impl Fn(&DeValue<'_>, Kind) -> Read<T> {
     move |value, _| match value {
         DeValue::String(text) => parse(text),
@@ -49,7 +49,7 @@ pub(crate) fn duration(value: &DeValue<'_>, bounds: Kind) -> Read<Duration> {
     }
 }
 
-/// A number within the bounds of its kind; of bytes, also as text with a unit.
+/// A number within the bounds of its kind; for bytes, also as text with a unit.
 pub(crate) fn number(value: &DeValue<'_>, bounds: Kind) -> Read<u64> {
     let (min, max, is_size) = match bounds {
         Kind::Size { min, max } => (min, max, true),
@@ -90,7 +90,7 @@ fn whole(number: &DeInteger<'_>) -> Option<u64> {
     u64::from_str_radix(number.as_str(), number.radix()).ok()
 }
 
-/// Yes or no.
+/// A boolean.
 pub(crate) fn switch(value: &DeValue<'_>, _: Kind) -> Read<bool> {
     match value {
         DeValue::Boolean(on) => Ok(*on),
@@ -101,7 +101,7 @@ pub(crate) fn switch(value: &DeValue<'_>, _: Kind) -> Read<bool> {
     }
 }
 
-/// Addresses without ports, and ranges of them.
+/// Addresses without ports, and ranges of addresses.
 pub(crate) fn networks(value: &DeValue<'_>, _: Kind) -> Read<Vec<Network>> {
     let DeValue::Array(list) = value else {
         return Err(format!(
@@ -114,8 +114,7 @@ pub(crate) fn networks(value: &DeValue<'_>, _: Kind) -> Read<Vec<Network>> {
         .collect()
 }
 
-/// A text, or a list of texts that is not empty and has none of them twice. `example` is one of
-/// them.
+/// A text, or a nonempty list of texts without duplicates. `example` is one of them.
 pub(crate) fn parse_texts<T: PartialEq>(
     example: &str,
     parse: impl Fn(&str) -> Read<T>,
@@ -153,7 +152,7 @@ pub(crate) fn parse_texts<T: PartialEq>(
     Ok(list)
 }
 
-/// What a value is, for a person who expected something else.
+/// The kind of a value, for a message to a person who expected another one.
 pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "text",

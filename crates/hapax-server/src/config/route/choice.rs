@@ -1,10 +1,10 @@
-//! Which route a request goes by, however its path is spelled.
+//! Chooses the route of a request, however its path is spelled.
 //!
-//! The path is matched as it was sent and in its [normal spelling](spelling::normal). If that makes
-//! a difference, the stricter route applies; if neither is stricter, nobody can say what the
-//! request was promised, and it is refused. Services have more ways to read a path than this one
-//! normal spelling, letter case among them. Those only ever make the choice stricter: a request
-//! that nobody reads otherwise must not be refused for what somebody might.
+//! The path is matched as sent and in its [normal spelling](spelling::normal). If the results
+//! differ, the stricter route applies; if neither is stricter, it is unclear what the request was
+//! promised, and it is refused. Services have more ways to read a path than this normal spelling,
+//! such as ignoring case. Those only ever make the choice stricter: a request must not be refused
+//! because of a reading that is merely possible.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -14,24 +14,24 @@ use http::Method;
 use super::strictness::{Guard, compare};
 use super::{Pattern, Route, spelling};
 
-/// The route that a request goes by.
+/// The route of a request.
 #[derive(Debug)]
 pub struct Choice<'a, R> {
     /// The route.
     pub route: &'a R,
-    /// The spelling of the path that led there, where it is not the one that was sent.
+    /// The spelling of the path that led to the route, if it is not the one that was sent.
     pub read_as: Option<String>,
 }
 
-/// Services may read this path in ways that have different rules, and none of the rules is the
-/// strictest.
+/// Services may read this path in several ways that fall under different rules, none of which is
+/// the strictest.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PathAmbiguous {
     /// The other spelling; `None` if there are too many.
     pub read_as: Option<String>,
 }
 
-/// The route for a request. The last of the routes takes whatever the others leave.
+/// Chooses the route of a request. The last route takes all requests that the others do not match.
 ///
 /// # Panics
 ///
@@ -77,8 +77,8 @@ pub fn choose<'a, R: Borrow<Route>>(
     })
 }
 
-/// The route for the requests of a scope. If [none](PathAmbiguous) can be chosen today, the one
-/// that matches the path as it was sent.
+/// The route of the requests of a scope. If [none](PathAmbiguous) can be chosen, the one that
+/// matches the path as sent.
 pub fn route_of<'a>(routes: &'a [Route], scope: &hapax::Scope) -> Option<&'a Route> {
     let method = Method::from_bytes(scope.method.as_bytes()).ok()?;
     match choose(routes, &method, &scope.path) {
@@ -106,8 +106,8 @@ impl<R: Borrow<Route>> Search<'_, R> {
             .unwrap_or(self.routes.len() - 1)
     }
 
-    /// Whether some route guards requests with this method. If none does, all routes let the
-    /// request pass.
+    /// Whether some route guards requests with this method. If none does, all routes forward the
+    /// request.
     fn is_guarded(&self) -> bool {
         self.routes
             .iter()
@@ -129,7 +129,7 @@ impl<R: Borrow<Route>> Search<'_, R> {
         )
     }
 
-    /// The route that the normal spelling leads to.
+    /// Considers the route that the normal spelling leads to.
     fn weigh_normal(&mut self, found: usize, normal: &str) -> Result<(), PathAmbiguous> {
         match self.compare(found) {
             Some(Ordering::Greater) => self.take(found, normal),
@@ -143,8 +143,8 @@ impl<R: Borrow<Route>> Search<'_, R> {
         Ok(())
     }
 
-    /// The route that some other reading leads to. It is refused only if a request would pass that
-    /// must not: without its key.
+    /// Considers the route that another reading leads to. The request is refused only if it could
+    /// bypass a guard that requires more of it.
     fn weigh(&mut self, found: usize, reading: &str) -> Result<(), PathAmbiguous> {
         match self.compare(found) {
             Some(Ordering::Greater) => self.take(found, reading),
@@ -252,11 +252,11 @@ mod tests {
             ("/open/a", "/open/**"),
             ("/open//a/", "/open/**"),
             ("/open/a%2Fb;c", "/open/**"),
-            // Patterns are spelled somehow, too.
+            // The patterns themselves may have other spellings too.
             ("/v1/Reports/", "/v1/Reports/"),
             ("/v1/reports", "/v1/Reports/"),
             ("/v1/%72eports", "/v1/Reports/"),
-            // What changes no route passes, `%2F` in an id included.
+            // A spelling that leads to the same route passes, including `%2F` in an id.
             ("/v1/orders/a%2Fb", "/v1/orders/{id}"),
             ("/v1/files/a%2Fb", "/v1/files/{id}"),
             ("/v1/files/a.b", "/v1/files/{id}"),
@@ -267,18 +267,18 @@ mod tests {
             ("/v1/pay/", "ambiguous"),
             ("/v1/Pay", "ambiguous"),
             ("/v1%2Fpay", "ambiguous"),
-            // The weaker of two never applies, be it the one that was meant.
+            // The weaker of two rules never applies, even if it was the one meant.
             ("/v1/mails", "/v1/mails"),
             ("/v1/mails/", "default"),
-            // A name with a dot that a route spells out is that name.
+            // A name with a dot that a route spells out is taken literally.
             ("/v1/search.all", "/v1/search.all"),
             ("/v1/search.json", "/v1/search"),
-            // Nobody needs so many spellings at once.
+            // No honest path has so many readings.
             ("/v1;a%3Ba%2F%5C\\//../a%3b/%2E%2E;/x%41.%20", "ambiguous"),
         ] {
             check(&routes, path, expected);
         }
-        // Nobody guards GET: every path passes as it is.
+        // No route guards GET: every path passes as it is.
         for path in [
             "/v1/pay/",
             "/v1/files/7/",

@@ -1,21 +1,21 @@
-//! Which paths two patterns have in common.
+//! Finds paths that two patterns have in common.
 
 use super::{Pattern, Segment};
 
-/// A segment that no pattern names: none could be written with it.
+/// A segment that no pattern names: patterns cannot contain it.
 const FRESH: &str = " ";
 
-/// Segments of a rest that are tried empty and not: each of them doubles the paths.
+/// How many segments of a rest are tried both empty and nonempty: each doubles the paths.
 const CHOSEN_MAX: usize = 6;
 
 impl Pattern {
-    /// A few paths that both match, of at most `depth` segments, to stand for all: whichever
-    /// patterns match one of these match every other common path like it. So a path that goes to
-    /// neither of two routes shows here, if there is one.
+    /// A few paths that both patterns match, of at most `depth` segments, as representatives: every
+    /// common path is matched by the same patterns as one of these. So if some common path goes to
+    /// neither of two routes, one of these does.
     ///
-    /// Where a segment is free it is one that no pattern names, and so is matched by as few as can
-    /// be; where there may be any rest, it is tried in each length, and with any of its segments
-    /// left empty, which no placeholder matches.
+    /// A free segment is one that no pattern names, so as few patterns as possible match it. A free
+    /// rest is tried in each length, and with any of its segments left empty, which no placeholder
+    /// matches.
     pub(crate) fn common(&self, other: &Pattern, depth: usize) -> Vec<String> {
         let Some(fixed) = meet(self, other) else {
             return Vec::new();
@@ -29,14 +29,14 @@ impl Pattern {
         paths
     }
 
-    /// How many segments it names.
+    /// The number of its segments.
     pub(crate) fn depth(&self) -> usize {
         self.segments.len()
     }
 }
 
-/// So many segments, each of them fresh or empty, in every way there is; the first [`CHOSEN_MAX`]
-/// of them, if there are more: nobody has a pattern with empty segments that deep.
+/// All sequences of this many segments, each fresh or empty. Only the first [`CHOSEN_MAX`] segments
+/// vary: no real pattern has empty segments deeper than that.
 fn rests(segments: usize) -> impl Iterator<Item = Vec<&'static str>> {
     let chosen = |choice: usize, at: usize| at < CHOSEN_MAX && choice >> at & 1 == 1;
     (0..1_usize << segments.min(CHOSEN_MAX)).map(move |choice| {
@@ -46,7 +46,7 @@ fn rests(segments: usize) -> impl Iterator<Item = Vec<&'static str>> {
     })
 }
 
-/// The segments that both patterns agree on; `None` if no path has them all.
+/// The segments of a path that both patterns match; `None` if there is no such path.
 fn meet<'a>(one: &'a Pattern, other: &'a Pattern) -> Option<Vec<&'a str>> {
     let reaches = |shorter: &Pattern, longer: &Pattern| {
         shorter.segments.len() >= longer.segments.len() || shorter.any_rest
@@ -107,7 +107,7 @@ mod tests {
                     .iter()
                     .any(|path| one.matches(path) && other.matches(path));
                 assert_eq!(!common.is_empty(), is_common, "{one} {other} {common:?}");
-                // Whatever is common goes as one of these goes, past any other pattern.
+                // Every common path is matched by the same patterns as one of the representatives.
                 for path in paths
                     .iter()
                     .filter(|path| one.matches(path) && other.matches(path))

@@ -1,13 +1,13 @@
-//! Paths beside a guarded one that nobody has thought of.
+//! Finds paths next to a guarded one that were probably forgotten.
 
 use http::Method;
 
 use super::strictness::Guard;
 use super::{Route, Segment, choose};
 
-/// A sentence for each written route that requires a key while a path above or below it goes by the
-/// unwritten route, which does not. Whoever writes a route for that path, whatever it says, has
-/// thought of it.
+/// A warning for each written route that requires a key while a path above or below it goes to the
+/// default route, which does not. An explicit route for that path, with any policy, silences the
+/// warning.
 pub(crate) fn unguarded_siblings(routes: &[Route]) -> Vec<String> {
     let Some((unwritten, written)) = routes.split_last() else {
         return Vec::new();
@@ -43,7 +43,7 @@ pub(crate) fn unguarded_siblings(routes: &[Route]) -> Vec<String> {
     warnings
 }
 
-/// The methods that it requires a key for.
+/// The methods for which it requires a key.
 fn methods(route: &Route) -> impl Iterator<Item = Method> {
     let guarded = route
         .policy
@@ -59,9 +59,9 @@ fn is_weaker(unwritten: &Route, route: &Route, method: &Method) -> bool {
     Guard::new(&unwritten.policy, method) < Guard::new(&route.policy, method)
 }
 
-/// Paths that a service may well have besides those of a route: `/orders/{id}` besides `/orders`,
-/// and `/orders` besides `/orders/{id}`. A placeholder stands for itself: it is some segment, and
-/// none that is spelled out.
+/// Paths that a service probably has besides those of a route: `/orders/{id}` besides `/orders`,
+/// and `/orders` besides `/orders/{id}`. A placeholder is used literally, as a segment that no
+/// pattern names.
 fn siblings(route: &Route) -> Vec<String> {
     let pattern = &route.pattern;
     let text = pattern.to_string();

@@ -1,35 +1,35 @@
-//! How else a service may read a path than as it is spelled.
+//! The ways in which a service may read a path.
 //!
 //! Services decode percent signs, resolve `..`, fold slashes and drop parameters, each in its own
-//! way. A guard that knows one spelling alone is walked around with another. All functions here are
-//! pure, take any text and keep a leading slash.
+//! way. A guard that knows only one spelling can be bypassed with another. All functions here are
+//! pure, accept any text and keep a leading slash.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// Readings of one path that are looked at. An honest path has one or two; one with more is
-/// refused.
+/// Limit on the readings of one path. An honest path has one or two; a path with more is refused.
 const READINGS_MAX: usize = 32;
 
 type Reading = fn(&str) -> Cow<'_, str>;
 
-/// What a service may do to a path, in the order in which services do it: it does any one of a
-/// step, or none. Doubled and trailing slashes and letter case are not here: a [loose
+/// What a service may do to a path, in the usual order: in each step it does one of these or
+/// nothing. Doubled and trailing slashes and case are not here: a [loose
 /// match](super::Pattern::matches_loosely) ignores them.
 const STEPS: [&[Reading]; 6] = [
-    // Tomcat and its kind drop parameters before they decode, so that `..;x` is `..`; others after.
+    // Tomcat and similar servers drop parameters before decoding, so that `..;x` is `..`; others do
+    // so after.
     &[without_parameters],
-    // WSGI servers and nginx decode `%2F`, too.
+    // WSGI servers and nginx also decode `%2F`.
     &[unreserved_decoded, decoded],
     &[without_parameters],
     &[with_forward_slashes],
-    // By RFC 3986 `..` takes away one empty segment; nginx folds slashes first.
+    // By RFC 3986, `..` removes one empty segment; nginx folds slashes first.
     &[without_dots, without_slashes_and_dots],
     &[without_space_at_the_end],
 ];
 
-/// Whether no service is known to read this path otherwise, but for letter case.
+/// Whether no service is known to read this path differently, except for case.
 pub(super) fn is_plain(path: &str) -> bool {
     let bytes = path.as_bytes();
     let is_odd = |pair: &[u8; 2]| matches!(pair, [b'/', b'/' | b'.']);
@@ -47,7 +47,7 @@ pub(super) fn is_plain(path: &str) -> bool {
 pub(super) fn normal(path: &str) -> String {
     let bare = without_parameters(path);
     let decoded = unreserved_decoded(&bare);
-    // Decoding makes no `;`, but it makes dots.
+    // Decoding produces no `;`, but may produce dots.
     let path = without_dots(&decoded);
     let segments: Vec<&str> = segments(&path)
         .filter(|segment| !segment.is_empty())
@@ -55,7 +55,7 @@ pub(super) fn normal(path: &str) -> String {
     format!("/{}", segments.join("/"))
 }
 
-/// Every reading of a path, itself among them; `None` if there are too many.
+/// Every reading of a path, including itself; `None` if there are too many.
 pub(super) fn readings(path: &str) -> Option<Vec<String>> {
     let mut all = vec![path.to_owned()];
     for step in STEPS {
@@ -123,8 +123,8 @@ fn unreserved_decoded(path: &str) -> Cow<'_, str> {
                 text.push(char::from(byte));
             }
             Some(byte) => text.push_str(&format!("%{byte:02X}")),
-            // A percent sign that encodes nothing stands for itself; after what follows is decoded
-            // it must not encode something.
+            // A percent sign that encodes nothing is kept, and encoded: it must not form an
+            // encoding with what is decoded after it.
             None => {
                 text.push_str("%25");
                 continue;
@@ -136,8 +136,8 @@ fn unreserved_decoded(path: &str) -> Cow<'_, str> {
     text.into()
 }
 
-/// Everything decoded, once. What is no UTF-8 afterwards stands for itself as a character that no
-/// pattern has.
+/// Everything decoded, once. Invalid UTF-8 becomes a replacement character, which no pattern
+/// contains.
 fn decoded(path: &str) -> Cow<'_, str> {
     if !path.contains('%') {
         return path.into();
@@ -146,7 +146,7 @@ fn decoded(path: &str) -> Cow<'_, str> {
     decoded.into_owned().into()
 }
 
-/// The byte that two hexadecimal digits at the beginning stand for.
+/// The byte that the first two hexadecimal digits encode.
 fn encoded(text: &[u8]) -> Option<u8> {
     let digit = |at: usize| text.get(at).and_then(|&byte| char::from(byte).to_digit(16));
     u8::try_from(digit(0)? * 16 + digit(1)?).ok()
@@ -195,8 +195,8 @@ fn without_slashes_and_dots(path: &str) -> Cow<'_, str> {
         .into()
 }
 
-/// In many languages `$` in a regular expression matches before a line end at the end; Windows
-/// drops spaces and dots there.
+/// In many languages, `$` in a regular expression also matches before a final line end; Windows
+/// drops spaces and dots at the end.
 fn without_space_at_the_end(path: &str) -> Cow<'_, str> {
     let is_space = |char: char| char <= ' ' || char == '.';
     match path.trim_end_matches(is_space) {
@@ -272,7 +272,8 @@ mod tests {
         assert_eq!(without_extension("/v1.0/.hidden").count(), 0);
     }
 
-    /// Paths of everything that has a meaning somewhere, and of some bytes that have none.
+    /// Paths made of everything that has a meaning in some service, and of some bytes that have
+    /// none.
     fn random_paths() -> impl Iterator<Item = String> {
         let words = [
             "/", "//", ".", "..", "%2e", "%2F", "%5c", "\\", ";", "%3B", "a", "B", "%41", "%",

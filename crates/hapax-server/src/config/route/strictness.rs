@@ -1,7 +1,7 @@
-//! Which of two routes asks more of a request.
+//! Which of two routes is stricter.
 //!
-//! A partial order: a request that one route would let through unguarded, or let run twice, and the
-//! other would not, goes by the other. Routes that differ in anything else are not comparable.
+//! A partial order: if one route would forward a request unguarded or let it run twice, and the
+//! other would not, the other is stricter. Routes that differ in anything else are not comparable.
 
 use std::cmp::Ordering;
 
@@ -9,14 +9,14 @@ use hapax::{KeyRule, KeySource, Mode, Policy};
 
 use super::Route;
 
-/// What a request needs to pass, from nothing to most.
+/// What a request needs to pass, from the least to the most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Guard {
-    /// It passes.
+    /// Nothing: it is not guarded.
     Nothing,
-    /// It is guarded if it has a key field.
+    /// It is guarded if it has the key's field.
     KeyField,
-    /// It is guarded unless its key can be taken from nowhere.
+    /// It is guarded unless no key can be taken from it.
     KeyElsewhere,
     /// It needs a key.
     Key,
@@ -37,8 +37,8 @@ impl Guard {
     }
 }
 
-/// Whether the first of two routes is stricter with requests of this method than the second; `None`
-/// if neither is and they differ.
+/// Whether the first route is stricter than the second for this method; `None` if neither is and
+/// they differ.
 pub(super) fn compare(one: &Route, other: &Route, method: &http::Method) -> Option<Ordering> {
     let (ours, theirs) = (
         Guard::new(&one.policy, method),
@@ -47,7 +47,7 @@ pub(super) fn compare(one: &Route, other: &Route, method: &http::Method) -> Opti
     if ours == Guard::Nothing || theirs == Guard::Nothing {
         return Some(ours.cmp(&theirs));
     }
-    // To the one, callers may be one and the same who are told apart by the other.
+    // With different sources, one route may take two callers for one that the other keeps apart.
     if one.principal != other.principal {
         return None;
     }
@@ -66,13 +66,13 @@ pub(super) fn compare(one: &Route, other: &Route, method: &http::Method) -> Opti
         (true, false) => (Ordering::Greater, ours),
         (false, true) => (Ordering::Less, theirs),
     };
-    // A key that the stricter one does not look for would be no key, and its request would pass.
+    // A key where the stricter route does not look would not count, and the request would pass
+    // unguarded.
     (stricter >= Guard::Key || key_place(&one.policy) == key_place(&other.policy)).then_some(order)
 }
 
-/// After a lost attempt `rerun` runs again, whatever the service does. The others run again or hold
-/// by what the service does for its part, and a service that does the part of one need not do that
-/// of another.
+/// After a lost attempt, `rerun` always runs again. In the other modes it depends on what the
+/// service does, and a service that does its part for one mode need not do it for another.
 fn compare_modes(one: Mode, other: Mode) -> Option<Ordering> {
     match (one, other) {
         (one, other) if one == other => Some(Ordering::Equal),
@@ -87,7 +87,7 @@ fn key_place(policy: &Policy) -> (&KeySource, String) {
 }
 
 fn has_same_rules(one: &Route, other: &Route) -> bool {
-    // Both guard the method of the request: which others they guard does not matter to it.
+    // Both guard the request's method; which other methods they guard does not matter.
     let one_policy = Policy {
         methods: other.policy.methods.clone(),
         ..one.policy.clone()
@@ -136,7 +136,7 @@ mod tests {
         for (one, other) in [(&token, &anybody), (&anybody, &token)] {
             assert_eq!(compare(one, other, &http::Method::POST), None);
         }
-        // Where one of them guards nothing, the other counts.
+        // If one of them guards nothing, the other is stricter.
         let open = known_by("none", key(KeyRule::Off));
         assert_eq!(
             compare(&token, &open, &http::Method::POST),
@@ -184,7 +184,7 @@ mod tests {
                 key(KeyRule::Off),
                 equal,
             ),
-            // Whatever else they differ in, the one that needs a key is stricter.
+            // Whatever else differs, the route that requires a key is stricter.
             (
                 required(|policy| policy.retention = Duration::from_secs(60)),
                 plain(),
@@ -199,7 +199,7 @@ mod tests {
             (mode(Mode::Fenced), mode(Mode::Rerun), greater),
             (plain(), harmless(), None),
             (harmless(), open(), greater),
-            // Neither.
+            // Neither is stricter.
             (required(|policy| policy.mode = Mode::Rerun), plain(), None),
             (mode(Mode::Transaction), mode(Mode::Hold), None),
             (

@@ -1,4 +1,4 @@
-//! How a setting is declared: the macro, and what may be written.
+//! How a setting is declared: the macro, and the kinds of values.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use crate::config::file::section::Section;
 use crate::config::file::value::{self, Read, parsed};
 use crate::config::text;
 
-/// A group of settings and the struct that holds their values. Made by [`settings!`].
+/// A group of settings, and the struct that holds their values. Implemented by [`settings!`].
 pub(crate) trait Settings: Sized {
-    /// In the order in which they are shown.
+    /// The settings, in the order in which they are shown.
     const SETTINGS: &'static [Setting];
 
-    /// What a section says, and the defaults of what it does not say; without a section, the
-    /// defaults. Mistakes are noted, and a default stands for what could not be read.
+    /// The values of a section, with defaults for what it omits; without a section, all defaults.
+    /// Mistakes are reported, and a default replaces a value that could not be read.
     fn read(section: Option<&Section<'_>>) -> Self;
 
-    /// Every setting with its value, to compare and to show.
+    /// Every setting with its value, for comparing and showing.
     fn values(&self) -> Vec<Shown>;
 }
 
@@ -29,19 +29,19 @@ pub(crate) trait Settings: Sized {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub(crate) name: &'static str,
-    /// In full, secrets included: never to be shown.
+    /// The full value, including secrets: it must never be shown.
     pub(crate) compared: String,
-    /// Without secrets.
+    /// The value without secrets.
     pub(crate) shown: String,
 }
 
-/// What may be written for a setting whose value is a `T`: how that is read and shown.
+/// How a setting whose value is a `T` is read and shown.
 pub(crate) struct Spec<T> {
     pub(crate) kind: Kind,
     pub(crate) reader: Reader<T>,
-    /// Without secrets; `None` if there is no value.
+    /// The value without secrets; `None` if there is no value.
     display: fn(&T) -> Option<String>,
-    /// In full.
+    /// The full value.
     compare: fn(&T) -> Option<String>,
     pub(crate) needs_restart: bool,
 }
@@ -50,12 +50,12 @@ pub(crate) struct Spec<T> {
 pub(crate) enum Reader<T> {
     Value(fn(&DeValue<'_>, Kind) -> Read<T>),
     Text(fn(&str) -> Read<T>),
-    /// A path, which begins at a place that only the section knows.
+    /// A path; only the section knows which directory a relative one starts from.
     Path(
         fn(&Section<'_>, &'static str) -> Option<PathBuf>,
         fn(PathBuf) -> T,
     ),
-    /// By whoever looks at several settings at once.
+    /// Reads several settings of the section at once.
     Section(fn(&Section<'_>, &'static str) -> Option<T>),
 }
 
@@ -70,12 +70,12 @@ impl<T> Spec<T> {
         }
     }
 
-    /// Its value has secrets in it: `compare` tells all of it.
+    /// For values that contain secrets: `compare` returns the full value.
     pub(super) const fn compared_by(self, compare: fn(&T) -> Option<String>) -> Spec<T> {
         Spec { compare, ..self }
     }
 
-    /// Only a start can change it.
+    /// Marks a setting that only a restart can change.
     pub(super) const fn at_start(self) -> Spec<T> {
         Spec {
             needs_restart: true,
@@ -83,11 +83,11 @@ impl<T> Spec<T> {
         }
     }
 
-    /// The value that a declaration spells.
+    /// Parses the value that a declaration gives.
     ///
     /// # Panics
     ///
-    /// If it is no value: every declaration is tried by the tests.
+    /// If the text is not valid. The tests try every declaration.
     pub(super) fn parse(&self, text: &str) -> T {
         let written = self.kind.in_toml(text);
         let value = || DeValue::parse(&written).map_err(|error| error.to_string());
@@ -100,7 +100,7 @@ impl<T> Spec<T> {
         read.unwrap_or_else(|error| panic!("{text}: {error}"))
     }
 
-    /// A value to compare and to show.
+    /// A value in the forms for comparing and for showing.
     pub(super) fn show(&self, setting: &Setting, value: &T) -> Shown {
         let none = match setting.fallback {
             Fallback::Words(words) => words.replace('`', ""),
@@ -114,9 +114,9 @@ impl<T> Spec<T> {
     }
 }
 
-/// Declares settings: see the [module](super) for how.
+/// Declares settings: the [module](super) explains how.
 macro_rules! settings {
-    // With the struct that holds their values, and fields of it that are no settings.
+    // With the struct that holds their values, and its fields that are not settings.
     (
         $(#[$meta:meta])*
         pub struct $Struct:ident {
@@ -146,8 +146,8 @@ macro_rules! settings {
             $($(#[doc = $means])+ $name: $type = $fallback $($text)*, $spec, $example;)*
         }
     };
-    // For a struct that is there, and has these fields besides. A setting may have another name than
-    // its field.
+    // For an existing struct, with its fields that are not settings. A setting may have another
+    // name than its field.
     (
         impl for $Struct:ident but ($($other:ident)*), otherwise $default:expr;
         $(
@@ -174,7 +174,7 @@ macro_rules! settings {
             }
 
             fn values(&self) -> Vec<$crate::config::settings::Shown> {
-                // Taken apart whole, so that nobody adds a field and forgets its setting.
+                // A full destructuring, so that a new field without a setting does not compile.
                 let $Struct { $($($name: settings!(@any $type),)?)* $($other: _,)* } = self;
                 let mut values = Vec::new();
                 let mut settings = Self::SETTINGS.iter();
@@ -189,7 +189,7 @@ macro_rules! settings {
             }
         }
     };
-    // Described, and read by hand.
+    // Described here, and read by other code.
     (
         $vis:vis const $NAME:ident {
             $(
@@ -240,7 +240,7 @@ macro_rules! settings {
     (@absent $type:ty, $spec:expr, $example:literal, usual $text:literal $words:literal) => {
         settings!(@absent $type, $spec, $example, is $text)
     };
-    // Nobody gets to see this: a check refuses the configuration.
+    // This value is never used: a check refuses the configuration.
     (@absent $type:ty, $spec:expr, $example:literal, required) => {
         settings!(@absent $type, $spec, $example, is $example)
     };
@@ -248,17 +248,17 @@ macro_rules! settings {
 }
 pub(super) use settings;
 
-/// By how it is displayed.
+/// Shows a value by its `Display`.
 pub(super) fn display<T: Display>(value: &T) -> Option<String> {
     Some(value.to_string())
 }
 
-/// By how it looks to a programmer: for what has no spelling of its own.
+/// Shows a value by its `Debug`, if it has no `Display`.
 pub(super) fn debug<T: std::fmt::Debug>(value: &T) -> Option<String> {
     Some(format!("{value:?}"))
 }
 
-/// A list, or what else has several parts.
+/// Shows a list of values.
 #[expect(
     clippy::ptr_arg,
     reason = "a declaration wants a function of its very type"
@@ -268,7 +268,7 @@ pub(super) fn list<T: Display>(values: &Vec<T>) -> Option<String> {
     Some(values.join(", "))
 }
 
-/// Text that says something to `parse`.
+/// Text that `parse` accepts.
 pub(super) const fn text<T: Display>(parse: fn(&str) -> Read<T>) -> Spec<T> {
     shown_text(parse, display)
 }
@@ -289,7 +289,7 @@ pub(super) const fn choice<T>(
     Spec::new(Kind::Choice(words), Reader::Text(parse), show)
 }
 
-/// A text or a list of them.
+/// A text or a list of texts.
 pub(super) const fn texts<T>(
     read: fn(&DeValue<'_>, Kind) -> Read<T>,
     show: fn(&T) -> Option<String>,
@@ -297,7 +297,7 @@ pub(super) const fn texts<T>(
     value(Kind::TextOrList, read, show)
 }
 
-/// What has a reader of its own.
+/// A value with its own reader.
 pub(super) const fn value<T>(
     kind: Kind,
     read: fn(&DeValue<'_>, Kind) -> Read<T>,
@@ -306,7 +306,7 @@ pub(super) const fn value<T>(
     Spec::new(kind, Reader::Value(read), show)
 }
 
-/// What is read from several settings at once.
+/// A value that is read from several settings at once.
 pub(super) const fn several<T>(
     kind: Kind,
     read: fn(&Section<'_>, &'static str) -> Option<T>,
@@ -315,17 +315,17 @@ pub(super) const fn several<T>(
     Spec::new(kind, Reader::Section(read), show)
 }
 
-/// What is only described, and read by hand.
+/// A setting that is only described here; other code reads it.
 pub(super) const fn described(kind: Kind) -> Spec<()> {
     Spec::new(kind, Reader::Section(|_, _| None), |()| None)
 }
 
-/// True or false.
+/// A boolean.
 pub(super) const fn switch() -> Spec<bool> {
     value(Kind::Switch, value::switch, display)
 }
 
-/// A number of something.
+/// A numeric type of a setting.
 pub(super) trait Number: Sized {
     fn from_number(number: u64) -> Option<Self>;
     fn number(&self) -> Option<u64>;
@@ -368,7 +368,7 @@ pub(super) const fn size<N: Number>(min: u64, max: u64) -> Spec<N> {
     })
 }
 
-/// As many bytes as somebody likes, none included.
+/// Any number of bytes, including zero.
 pub(super) const fn bytes<N: Number>() -> Spec<N> {
     size(0, u64::MAX)
 }
@@ -380,7 +380,8 @@ fn read_number<N: Number>(value: &DeValue<'_>, kind: Kind) -> Read<N> {
     })
 }
 
-/// At most `max`; `over` says why not more, and is empty where somebody else judges it.
+/// A duration of at most `max`. `over` is the message for a longer one; empty if another check
+/// covers it.
 pub(super) const fn duration(zero: bool, max: Duration, over: &'static str) -> Spec<Duration> {
     value(
         Kind::Duration { zero, max, over },
@@ -389,7 +390,7 @@ pub(super) const fn duration(zero: bool, max: Duration, over: &'static str) -> S
     )
 }
 
-/// No timeout is meant to be longer than a day, and every runtime's arithmetic takes it.
+/// The longest timeout: none is meant to exceed a day, and a day never overflows time arithmetic.
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const OVER_A_DAY: &str =
     "this is over a day, and nothing here may take that long: write at most \"24h\"";
@@ -398,27 +399,27 @@ pub(super) const fn up_to_a_day() -> Spec<Duration> {
     duration(true, A_DAY, OVER_A_DAY)
 }
 
-/// The same, and not none.
+/// A duration of up to a day, and not zero.
 pub(super) const fn timeout() -> Spec<Duration> {
     duration(false, A_DAY, OVER_A_DAY)
 }
 
-/// A duration of any length; [`Policy::validate`](hapax::Policy::validate) judges those.
+/// A duration of any length; [`Policy::validate`](hapax::Policy::validate) checks it.
 pub(super) const fn any_duration() -> Spec<Duration> {
     duration(true, Duration::from_secs(100 * 365 * 24 * 60 * 60), "")
 }
 
-/// A file that is there.
+/// An existing file.
 pub(super) const fn file<P: From<PathBuf> + Clone + Into<Option<PathBuf>>>() -> Spec<P> {
     path(|section, name| section.file(name))
 }
 
-/// A directory that is there.
+/// An existing directory.
 pub(super) const fn directory() -> Spec<Option<PathBuf>> {
     path(|section, name| section.directory(name))
 }
 
-/// A file that may be there or not.
+/// A file that may not exist yet.
 pub(super) const fn new_file() -> Spec<Option<PathBuf>> {
     path(|section, name| section.new_file(name))
 }
@@ -432,7 +433,7 @@ const fn path<P: From<PathBuf> + Clone + Into<Option<PathBuf>>>(
     })
 }
 
-/// A token that somebody presents, or the setting `file` that names a file which has it.
+/// A bearer token, or the setting `file` with the path of a file that contains it.
 pub(super) const fn token(file: &'static str) -> Spec<Option<Secret>> {
     several(
         Kind::Secret { file },
@@ -443,7 +444,7 @@ pub(super) const fn token(file: &'static str) -> Spec<Option<Secret>> {
 }
 
 impl Section<'_> {
-    /// What this section says of a setting, if it is there and good. What is wrong with it is noted.
+    /// The value of a setting in this section, if it is present and valid. Mistakes are reported.
     pub(crate) fn value<T>(&self, name: &'static str, spec: &Spec<T>) -> Option<T> {
         match spec.reader {
             Reader::Value(read) => self.get(name, read),

@@ -1,35 +1,36 @@
 //! Every setting, declared once.
 //!
-//! The reader of files and variables, the bounds, the defaults, what a reload compares, the JSON
-//! Schema, `hapax config print` and the tables of `docs/configuration.md` are all made from these
-//! declarations. `gateway.rs` has the settings of the gateway itself, `principals.rs` how callers
-//! are known, `policy.rs` what a route may say; `declare.rs` has the macro and the kinds of values,
-//! `suggest.rs` what somebody may have meant who wrote another name.
+//! These declarations are the source of the reader of files and variables, the bounds, the
+//! defaults, the comparison of a reload, the JSON Schema, `hapax config print` and the tables of
+//! `docs/configuration.md`. `gateway.rs` has the settings of the gateway itself, `principals.rs`
+//! those that identify callers, `policy.rs` those of a route; `declare.rs` has the macro and the
+//! kinds of values, and `suggest.rs` finds the name that was meant by a misspelled one.
 //!
 //! # How to add a setting
 //!
-//! Write it where it shall stand in the documentation:
+//! Write it at its place in the documentation:
 //!
 //! ```text
 //! /// what it means, in a sentence of Markdown
 //! streams_max: u32 = is "128", count(1, 10_000), "32";
 //! ```
 //!
-//! That is its meaning, its name and the type of its field, what counts if nobody writes it, what
-//! may be written, and a good example that is not the default. If nobody writes it, there is
+//! That is its meaning, its name and the type of its field, its fallback, the values it accepts,
+//! and a good example that is not the default. The fallback says what applies if the setting is not
+//! written:
 //!
 //! - `is "VALUE"`: this value;
-//! - `none`: nothing, for a field that is an `Option` or a list;
-//! - `words "SENTENCE"`: nothing here, and the sentence says what the gateway makes of it;
+//! - `none`: no value, for a field that is an `Option` or a list;
+//! - `words "SENTENCE"`: no value here, and the sentence says what the gateway does then;
 //! - `usual "VALUE" "SENTENCE"`: this value, until a check changes it as the sentence says;
-//! - `required`: a mistake, which a check has to tell;
-//! - `flagged`: the same, unless a flag says it.
+//! - `required`: a mistake, which a check has to report;
+//! - `flagged`: the same, unless a flag gives the value.
 //!
-//! A setting without a type is only described here, and read by hand; `FIELD as SETTING` names a
-//! field otherwise than its setting. A field of `Policy` needs its default in `hapax-core`; a test
-//! holds the two to each other. Then use the value, and let
-//! `HAPAX_BLESS=1 cargo test --test configuration` write the tables of the documentation. What
-//! contradicts other settings is told by the checks in `config/file/`.
+//! A setting without a type is only described here, and other code reads it; `FIELD as SETTING` is
+//! for a field whose name differs from its setting. A field of `Policy` needs its default in
+//! `hapax-core`; a test compares the two. Then use the value, and let
+//! `HAPAX_BLESS=1 cargo test --test configuration` write the tables of the documentation. The
+//! checks in `config/file/` report contradictions with other settings.
 
 mod declare;
 mod gateway;
@@ -45,19 +46,20 @@ pub(crate) use self::policy::{POLICY, ROUTE, VELOCITY};
 pub use self::principals::{ForwardAuth, Jwt};
 pub(crate) use self::suggest::{describe_unknown, find_nearest};
 
-/// A section as it is declared: the settings that may stand in it.
+/// The declaration of a section: the settings it may contain.
 pub(crate) struct Table {
-    /// Its name; empty for what stands before the first section.
+    /// Its name; empty for the top level.
     pub(crate) name: &'static str,
-    /// How its header is written.
+    /// Its header as written.
     pub(crate) header: &'static str,
-    /// What it is for: a paragraph of `docs/configuration.md`.
+    /// Its purpose: a paragraph of `docs/configuration.md`.
     pub(crate) about: &'static str,
-    /// The settings and sections inside it. In groups, because routes and their defaults share one.
+    /// The settings and sections inside it. They are in groups, because routes and their defaults
+    /// share one.
     pub(crate) groups: &'static [&'static [Setting]],
 }
 
-/// In the order in which they are shown.
+/// All sections, in the order in which they are shown.
 pub(crate) const TABLES: [&Table; 10] = [
     &TOP,
     &JWT,
@@ -200,24 +202,24 @@ impl Table {
         self.groups.iter().flat_map(|group| group.iter())
     }
 
-    /// The setting by that name, or the secret whose file it names.
+    /// The setting with that name, or the secret whose file has that name.
     pub(crate) fn find(&self, name: &str) -> Option<&'static Setting> {
         self.settings()
             .find(|setting| setting.name == name || setting.file_name() == Some(name))
     }
 
-    /// Every name that may stand here, those of files with secrets too.
+    /// Every valid name in this section, including those of files with secrets.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
         self.settings().flat_map(Setting::names)
     }
 
-    /// That name, if it may stand here.
+    /// The name, if it is valid in this section.
     pub(crate) fn find_name(&self, name: &str) -> Option<&'static str> {
         self.names().find(|known| *known == name)
     }
 }
 
-/// Whether a setting, named with its section, is decided when the gateway starts.
+/// Whether a setting, named with its section, takes effect only at a start.
 pub(crate) fn needs_restart(path: &str) -> bool {
     let (section, name) = path.split_once('.').unwrap_or(("", path));
     TABLES
@@ -227,30 +229,30 @@ pub(crate) fn needs_restart(path: &str) -> bool {
         .is_some_and(|setting| setting.needs_restart)
 }
 
-/// One setting of a section, as the documentation knows it.
+/// The declaration of one setting.
 pub(crate) struct Setting {
-    /// As it is written.
+    /// Its name.
     pub(crate) name: &'static str,
-    /// What may be written.
+    /// The values it accepts.
     pub(crate) kind: Kind,
-    /// What counts when it is not written.
+    /// What applies if it is not written.
     pub(crate) fallback: Fallback,
-    /// A good value that is not the default, spelled as [`Fallback::Is`] spells one.
+    /// A good value that is not the default, in the form of [`Fallback::Is`].
     pub(crate) example: &'static str,
-    /// What it means, in a sentence of Markdown, with the space that a comment begins with.
+    /// Its meaning, a sentence of Markdown, with the space that a comment begins with.
     means: &'static str,
-    /// Whether only a start can change it.
+    /// Whether only a restart can change it.
     needs_restart: bool,
 }
 
-/// What may be written.
+/// The values that a setting accepts.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// A section inside this one.
     Section(&'static Table),
     /// A list of sections.
     Sections(&'static Table),
-    /// Text of which the reader knows more.
+    /// Text, which the reader checks further.
     Text,
     /// One of these words.
     Choice(&'static [&'static str]),
@@ -258,11 +260,11 @@ pub(crate) enum Kind {
     Path,
     /// A duration.
     Duration {
-        /// Whether none at all is one.
+        /// Whether zero is allowed.
         zero: bool,
         /// The longest.
         max: Duration,
-        /// What to say of a longer one; empty where somebody else judges it.
+        /// The message for a longer one; empty if another check covers it.
         over: &'static str,
     },
     /// Bytes.
@@ -287,28 +289,28 @@ pub(crate) enum Kind {
     TextOrList,
     /// Statuses, each with one of these words.
     Classes(&'static [&'static str]),
-    /// What must never be shown.
+    /// A secret, which must never be shown.
     Secret {
-        /// The setting that names a file which has it instead.
+        /// The setting with the path of a file that contains it instead.
         file: &'static str,
     },
 }
 
-/// What counts when a setting is not written.
+/// What applies if a setting is not written.
 #[derive(Clone, Copy)]
 pub(crate) enum Fallback {
-    /// This value, spelled as in the file but without quotes around text.
+    /// This value, as in the file but without quotes around text.
     Is(&'static str),
-    /// Nothing.
+    /// No value.
     Nothing,
     /// The configuration is refused.
     Required,
-    /// It depends, as these words say.
+    /// It depends, as this text says.
     Words(&'static str),
 }
 
 impl Setting {
-    /// What it means, in a sentence of Markdown.
+    /// Its meaning, a sentence of Markdown.
     pub(crate) fn meaning(&self) -> &'static str {
         self.means.trim_start()
     }
@@ -326,7 +328,7 @@ impl Setting {
         [Some(self.name), self.file_name()].into_iter().flatten()
     }
 
-    /// Whether it is a section of its own rather than a value.
+    /// Whether it is a section rather than a value.
     pub(crate) const fn is_section(&self) -> bool {
         matches!(self.kind, Kind::Section(_) | Kind::Sections(_))
             && !matches!(self.fallback, Fallback::Is(_))
@@ -342,7 +344,7 @@ impl Kind {
         )
     }
 
-    /// A value as a declaration spells it, spelled as in the file.
+    /// A value of a declaration, as it is written in the file.
     pub(crate) fn in_toml(self, value: &str) -> String {
         let is_number = || value.bytes().all(|byte| byte.is_ascii_digit());
         let is_quoted = match self {

@@ -1,4 +1,4 @@
-//! The settings of how callers are known.
+//! The settings that identify callers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -64,7 +64,7 @@ settings! {
 }
 
 impl Jwt {
-    /// Everything at its default.
+    /// The default settings.
     pub fn new(
         algorithms: Vec<Algorithm>,
         keys: KeysFrom,
@@ -93,7 +93,8 @@ impl Jwt {
         }
     }
 
-    /// What its signature is verified with; `None` only where a check has refused it.
+    /// The source of the keys that verify signatures; `None` only if a check has refused the
+    /// settings.
     pub fn keys(&self) -> Option<KeysFrom> {
         let from_file = self.keys_file.clone().map(KeysFrom::File);
         from_file
@@ -130,7 +131,7 @@ settings! {
 }
 
 impl ForwardAuth {
-    /// Everything at its default.
+    /// The default settings.
     pub fn new(principal_field: HeaderName) -> ForwardAuth {
         ForwardAuth {
             principal_field,

@@ -1,13 +1,13 @@
-//! What somebody may have meant who wrote a name that is none.
+//! Suggests the setting that was meant by an unknown name.
 
 use strsim::levenshtein;
 
 use super::{POLICY, ROUTES, TABLES, Table};
 
-/// More names than these are not listed in a message.
+/// Limit on the names that a message lists.
 const LISTED_MAX: usize = 20;
 
-/// What to say of a setting that a section does not have.
+/// The message for a setting that a section does not have.
 pub(crate) fn describe_unknown(table: &Table, written: &str) -> String {
     let place = if table.name.is_empty() {
         "before the first section".to_owned()
@@ -54,9 +54,9 @@ fn list_names(table: &Table) -> String {
     }
 }
 
-/// The setting of this section that somebody may have meant.
+/// The setting of this section that was probably meant.
 pub(crate) fn find_nearest(table: &Table, written: &str) -> Option<&'static str> {
-    // Enough to tell that two words are not alike, however long a line somebody wrote.
+    // Enough to compare two names; a written one may be of any length.
     let written = written.chars().take(64).collect::<String>();
     let plain = written.replace('-', "_").to_ascii_lowercase();
     let (distance, name) = table

@@ -1,5 +1,5 @@
-//! A connection across configurations: its own limits are those it began with, its requests go by
-//! whatever is live when they come.
+//! A connection across reloads: it keeps the limits it began with, and each of its requests follows
+//! the configuration that is live when the request comes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::gateway::wire;
 
 pub(super) struct Connection {
     pub(super) shared: Arc<Shared>,
-    /// What it began with. Not the whole of what was live: a client that stays for days would keep
-    /// all that from going.
+    /// The configuration at the start of the connection. The connection does not hold all of
+    /// `Live`: a client that stays for days would keep that in memory.
     pub(super) config: Arc<Config>,
     pub(super) wire: wire::Settings,
     address: IpAddr,
     is_tls: bool,
-    /// Who the client is, under the configuration of this number: whether a proxy is trusted may
-    /// change.
+    /// The client as seen under the configuration of this generation: a reload may change which
+    /// proxies are trusted.
     known: Mutex<(u64, Arc<Client>)>,
 }
 
@@ -40,7 +40,7 @@ impl Connection {
         }
     }
 
-    /// What a request that begins now is answered by, and who asks.
+    /// The live configuration for a request that begins now, and the client that sends it.
     pub(super) fn now(&self) -> (Arc<Live>, Arc<Client>) {
         let live = self.shared.live.load_full();
         let mut known = self.known.lock();

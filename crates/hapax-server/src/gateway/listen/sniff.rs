@@ -1,4 +1,5 @@
-//! What a client speaks: HTTP/2 begins with a preface that is no HTTP/1.1 request.
+//! Detects the protocol of a connection: HTTP/2 begins with a preface that is not a valid HTTP/1.1
+//! request.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +17,7 @@ pub(super) enum Spoken {
     Http2,
 }
 
-/// Reads as far as it takes to know, and hands on what was read.
+/// Reads as many bytes as needed to decide, and returns them.
 pub(super) async fn sniff(stream: &mut Stream) -> io::Result<(Spoken, BytesMut)> {
     let (mut read, mut len) = ([0; PREFACE.len()], 0);
     while len < PREFACE.len() && read[..len] == PREFACE[..len] {
@@ -34,7 +35,7 @@ pub(super) async fn sniff(stream: &mut Stream) -> io::Result<(Spoken, BytesMut)>
     Ok((spoken, BytesMut::from(&read[..len])))
 }
 
-/// A stream of which the first bytes were read already.
+/// A stream whose first bytes were already read; it yields them again.
 pub(super) struct Rewound {
     read: BytesMut,
     stream: Stream,
@@ -58,7 +59,8 @@ impl AsyncRead for Rewound {
         let len = self.read.len().min(buffer.remaining());
         buffer.put_slice(&self.read[..len]);
         self.read.advance(len);
-        // More may be there already: a head in one piece is read in one piece.
+        // More bytes may be available: a head that arrived in one piece should be read in one
+        // piece.
         match Pin::new(&mut self.stream).poll_read(cx, buffer) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Ready(Ok(())),

@@ -1,9 +1,9 @@
-//! The streams of an HTTP/2 connection: none may hold an answer up for ever, and a connection
-//! without any is not kept for ever.
+//! Timeouts for the streams of an HTTP/2 connection: a client that does not read an answer loses
+//! it, and a connection without streams is closed after a while.
 //!
-//! The protocol lets a client open a window of nothing and answer every ping: to the library that
-//! is a connection in good health, while each answer that it does not take holds a connection to
-//! the upstream.
+//! The protocol lets a client keep a window of zero and still answer every ping. The library
+//! regards that connection as healthy, while each answer that the client does not read holds a
+//! connection to the upstream.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -20,37 +20,37 @@ use tokio::time::Instant;
 use crate::config::Timeouts;
 use crate::gateway::BoxError;
 
-/// Handed to the library at once, at most. It asks for more when the client has taken that, and
-/// does not tell of parts: so a client has to take so much, or what is left, in each
-/// `timeouts.stall`.
+/// Limit on the bytes handed to the library at once. The library asks for more when the client has
+/// read these, and does not report partial progress. So a client must read this much, or the
+/// remainder, within each `timeouts.stall`.
 const PIECE_BYTES_MAX: usize = 16 << 10;
 
-/// The streams of one connection. Clones are the same.
+/// The streams of one connection. Clones share them.
 #[derive(Clone)]
 pub(super) struct Streams(Arc<Mutex<Inside>>);
 
 struct Inside {
     next: u64,
     open: BTreeMap<u64, Arc<Mutex<State>>>,
-    /// Since when there is none; before the first, since the connection began.
+    /// Since when no stream is open; before the first stream, since the connection began.
     idle_since: Instant,
     is_used: bool,
 }
 
-/// What is known of one stream.
+/// The state of one stream.
 enum State {
-    /// It is not answered yet.
+    /// The request has no answer yet.
     Asked,
     Answering(Answering),
-    /// The client did not take it in time.
+    /// The client did not read the answer in time.
     GivenUp,
 }
 
 struct Answering {
     body: Body,
-    /// What is left of a part of it that was too large to be handed over at once.
+    /// The remainder of a frame that was too large to hand over at once.
     rest: Bytes,
-    /// Since when there is something for the client to take.
+    /// Since when there are bytes for the client to read.
     offered: Option<Instant>,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Stream {
     state: Arc<Mutex<State>>,
 }
 
-/// The body of an answer that is given up if nobody takes it.
+/// The body of an answer, dropped if the client does not read it in time.
 pub(super) struct Paced(Stream);
 
 impl Streams {
@@ -74,7 +74,7 @@ impl Streams {
         })))
     }
 
-    /// A stream has begun.
+    /// Registers a new stream.
     pub(super) fn begin(&self) -> Stream {
         let state = Arc::new(Mutex::new(State::Asked));
         let mut inside = self.0.lock();
@@ -89,8 +89,8 @@ impl Streams {
         }
     }
 
-    /// Gives up the answers that nobody takes. Whether the connection has been without streams for
-    /// too long.
+    /// Drops the answers that clients do not read. Returns whether the connection has been without
+    /// streams for too long.
     pub(super) fn look(&self, timeouts: &Timeouts) -> bool {
         let now = Instant::now();
         let inside = self.0.lock();
@@ -114,14 +114,14 @@ impl State {
         }) = self
             && now.duration_since(*since) >= timeouts.stall
         {
-            // With the body goes the connection that it comes over.
+            // Dropping the body also drops the upstream connection that it comes from.
             *self = State::GivenUp;
         }
     }
 }
 
 impl Stream {
-    /// Its answer.
+    /// Wraps the answer to the stream's request.
     pub(super) fn answer(self, response: Response<Body>) -> Response<Paced> {
         response.map(|body| {
             *self.state.lock() = State::Answering(Answering {
@@ -173,7 +173,7 @@ impl http_body::Body for Paced {
 }
 
 impl Answering {
-    /// The library asks for more when the client has room for it.
+    /// The library calls this when the client has room for more.
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if self.rest.is_empty() {
             let frame = match Pin::new(&mut self.body).poll_frame(cx) {
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(sizes, [PIECE_BYTES_MAX, 1]);
     }
 
-    /// What is sent, as frames.
+    /// A body that yields the received bytes as frames.
     struct Channel(tokio::sync::mpsc::Receiver<Bytes>);
 
     impl http_body::Body for Channel {

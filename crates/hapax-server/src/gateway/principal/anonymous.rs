@@ -1,4 +1,5 @@
-//! Which parts of one request may identify its sender, though no principal source reads them.
+//! Finds the parts of a request that may identify its sender although no principal source reads
+//! them.
 
 use hapax::middleware::fields::{CREDENTIALS, is_ours, is_plain};
 use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName};
@@ -12,12 +13,12 @@ use crate::credentials::{credential_parameter, identifies_nobody, is_credential_
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
     Field(HeaderName),
-    /// A query parameter, by its name on the list.
+    /// A query parameter, by its name in the list of known credentials.
     Parameter(&'static str),
 }
 
 impl Unread {
-    /// As `anonymous_fields` would name it.
+    /// The name under which `anonymous_fields` lists it.
     pub(super) fn name(&self) -> String {
         match self {
             Unread::Field(field) => field.to_string(),
@@ -25,7 +26,7 @@ impl Unread {
         }
     }
 
-    /// The word under which it counts.
+    /// The label of the metric that counts it.
     pub(super) fn label(&self) -> &'static str {
         match self {
             Unread::Field(field) if *field == COOKIE => "cookie",
@@ -35,7 +36,7 @@ impl Unread {
         }
     }
 
-    /// Whether it is a credential wherever it occurs.
+    /// Whether it is a credential in every service.
     pub(super) fn is_credential(&self) -> bool {
         match self {
             Unread::Field(field) => is_credential_field(field),
@@ -43,8 +44,8 @@ impl Unread {
         }
     }
 
-    /// The principal source that would read it, if there is one. Of cookies the one that looks like
-    /// a session's.
+    /// The principal source that would read it, if there is one. For cookies, the source names the
+    /// one that looks like a session cookie.
     pub(super) fn source(&self, headers: &HeaderMap) -> Option<String> {
         match self {
             Unread::Field(field) if *field == COOKIE => Some(format!(
@@ -59,20 +60,20 @@ impl Unread {
         }
     }
 
-    /// Whether `anonymous_fields` takes it.
+    /// Whether `anonymous_fields` can list it.
     pub(super) fn may_be_anonymous(&self) -> bool {
         self.name().parse::<AnonymousField>().is_ok()
     }
 }
 
-/// Tells which parts of a request may identify its sender, under one configuration.
+/// Finds the parts of a request that may identify its sender, under one configuration.
 pub(super) struct Anonymous {
-    /// Fields that need no judging: those that the sources read, that carry keys, or that the
-    /// configuration calls anonymous.
+    /// Fields that need no check: the sources read them, they carry keys, or the configuration
+    /// declares them anonymous.
     fields: Vec<HeaderName>,
     /// Cookies that the sources read.
     cookies: Vec<CookieName>,
-    /// Query parameters that the configuration calls anonymous.
+    /// Query parameters that the configuration declares anonymous.
     parameters: Vec<String>,
     judges_query: bool,
 }
@@ -106,7 +107,8 @@ impl Anonymous {
                 AnonymousField::Parameter(name) => parameters.push(name.clone()),
             }
         }
-        // Who has chosen a principal has said by what callers are known.
+        // An explicitly configured principal says what identifies callers, so the query is not
+        // checked then.
         Anonymous {
             fields,
             cookies,
@@ -115,7 +117,7 @@ impl Anonymous {
         }
     }
 
-    /// The parts of a request that may identify its sender, and that no source reads.
+    /// The parts of a request that may identify its sender and that no source reads.
     pub(super) fn unread(&self, parts: &Parts) -> Vec<Unread> {
         let mut unread = self.unread_fields(&parts.headers);
         if self.judges_query
@@ -144,7 +146,7 @@ impl Anonymous {
             .collect()
     }
 
-    /// Whether there are cookies that no source reads. Each may be a session's.
+    /// Whether there are cookies that no source reads. Each may be a session cookie.
     fn has_other_cookies(&self, headers: &HeaderMap) -> bool {
         let is_read = |name: &[u8]| {
             self.cookies
@@ -154,8 +156,8 @@ impl Anonymous {
         self.cookies.is_empty() || cookie::pairs(headers).any(|(name, _)| !is_read(name))
     }
 
-    /// Whether to tell of a part that stands beside what the sources read. Who reads one cookie has
-    /// chosen among all of them.
+    /// Whether to report a part that comes in addition to what the sources read. A configuration
+    /// that reads one cookie has chosen among all cookies, so others are not reported.
     pub(super) fn is_notable(&self, part: &Unread) -> bool {
         self.cookies.is_empty() || !matches!(part, Unread::Field(field) if *field == COOKIE)
     }

@@ -1,9 +1,9 @@
-//! `cookie`: whoever presents the same value in one cookie is the same caller.
+//! `cookie`: requests with the same value in one cookie come from the same caller.
 //!
-//! Cookies are read as RFC 6265 writes them: pairs of name and value with semicolons between them,
-//! in one line or, over HTTP/2, in several. A value counts byte for byte, its quotes included. A
-//! cookie that is there twice, or empty, makes nobody: which of two the service reads is not ours
-//! to guess.
+//! Cookies are parsed by RFC 6265: pairs of name and value separated by semicolons, in one field
+//! line or, over HTTP/2, in several. A value is compared byte for byte, including quotes. A cookie
+//! that is empty or occurs twice identifies no caller: the gateway cannot know which of two the
+//! service reads.
 
 use hapax::Principal;
 use hapax::core::Secret;
@@ -12,7 +12,7 @@ use http::header::COOKIE;
 
 use crate::config::CookieName;
 
-/// Who presents a cookie: a digest of its value.
+/// Identifies a caller by a digest of a cookie's value.
 pub(super) struct Cookie {
     name: CookieName,
     secret: Secret,
@@ -26,7 +26,8 @@ impl Cookie {
         }
     }
 
-    /// Who is asking; `None` if the request has no such cookie. `Err` says why it cannot be told.
+    /// The caller; `None` if the request has no such cookie. `Err` is the reason why the cookie
+    /// cannot be used.
     pub(super) fn identify(&self, headers: &HeaderMap) -> Result<Option<Principal>, &'static str> {
         let mut values = values(headers, &self.name);
         match (values.next(), values.next()) {
@@ -37,8 +38,8 @@ impl Cookie {
         }
     }
 
-    /// No field has a space in its name, so that no credential has this digest; and the name says
-    /// that it is a cookie's.
+    /// The label contains a space, which no header name does, so no credential has the same digest.
+    /// The principal's name says that it comes from a cookie.
     fn principal(&self, value: &[u8]) -> Principal {
         let name = &self.name;
         let digest = Principal::digest(&self.secret, &format!("cookie {name}"), value).to_string();
@@ -49,7 +50,7 @@ impl Cookie {
     }
 }
 
-/// The values that a cookie is sent with.
+/// The values of a cookie in the request.
 pub(super) fn values<'a>(
     headers: &'a HeaderMap,
     name: &CookieName,
@@ -59,7 +60,8 @@ pub(super) fn values<'a>(
         .map(|(_, value)| value)
 }
 
-/// The cookies of a request. One without `=` has its name and no value: some services read it so.
+/// The cookies of a request. A cookie without `=` has a name and an empty value, as some services
+/// read it.
 pub(super) fn pairs(headers: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     let lines = headers.get_all(COOKIE).iter();
     let crumbs = lines
@@ -76,7 +78,7 @@ pub(super) fn pairs(headers: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])>
     })
 }
 
-/// The name of the one cookie that looks like a session's, if there is one.
+/// The name of the cookie that looks like a session cookie, if there is exactly one.
 pub(super) fn session(headers: &HeaderMap) -> Option<&str> {
     let mut names = pairs(headers)
         .map(|(name, _)| name)
@@ -85,8 +87,8 @@ pub(super) fn session(headers: &HeaderMap) -> Option<&str> {
     std::str::from_utf8(name).ok()
 }
 
-/// Whether frameworks call a session's cookie so: `PHPSESSID`, `connect.sid`, `laravel_session`,
-/// `__Secure-next-auth.session-token`.
+/// Whether this looks like the name of a session cookie in common frameworks: `PHPSESSID`,
+/// `connect.sid`, `laravel_session`, `__Secure-next-auth.session-token`.
 fn is_session(name: &[u8]) -> bool {
     let name = if CookieName::is_one(name) {
         name.to_ascii_lowercase()

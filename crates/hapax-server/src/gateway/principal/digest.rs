@@ -1,8 +1,8 @@
-//! `digest`: whoever presents the same credential is the same caller.
+//! `digest`: requests with the same credential come from the same caller.
 //!
-//! Whoever is mistaken for another could be given the other's answer. So whatever is not plainly
-//! one caller's own credential, the same in each of its requests, makes nobody: the request is
-//! refused with `principal-missing`.
+//! A caller mistaken for another could get the other's answer. So a request is refused with
+//! `principal-missing` unless it has exactly one credential that identifies one caller and is the
+//! same in each of its requests.
 
 use hapax::Principal;
 use hapax::core::Secret;
@@ -10,11 +10,11 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderName, PROXY_AUTHORIZATION};
 
 use super::only;
 
-/// Schemes whose credential is the same in every request. Those that sign each request, or agree on
-/// something first, would make every retry somebody else.
+/// Schemes whose credential is the same in every request. Schemes that sign each request, or that
+/// negotiate first, would make every retry a different caller.
 const STATIC_SCHEMES: [&str; 4] = ["bearer", "basic", "token", "apikey"];
 
-/// Who presents a credential: a digest of it.
+/// Identifies a caller by a digest of the credential.
 pub(super) struct Digest {
     field: HeaderName,
     secret: Secret,
@@ -28,7 +28,8 @@ impl Digest {
         }
     }
 
-    /// Who is asking; `None` if the request has no such field. `Err` says why it cannot be told.
+    /// The caller; `None` if the request has no such field. `Err` is the reason why it cannot be
+    /// used.
     pub(super) fn identify(&self, headers: &HeaderMap) -> Result<Option<Principal>, &'static str> {
         let field = &self.field;
         let value = match only(headers, field) {
@@ -48,10 +49,10 @@ impl Digest {
     }
 }
 
-/// Scheme and credential in one spelling: RFC 9110 compares schemes in any case and lets any number
-/// of spaces follow.
+/// The scheme and credential in one spelling: RFC 9110 compares schemes without case and allows
+/// several spaces after them.
 ///
-/// A comma or a quote would be a list or parameters, among which may be something that changes.
+/// A comma or a quote would indicate a list or parameters, which may contain a part that changes.
 fn credential(value: &[u8]) -> Option<Vec<u8>> {
     let (scheme, credential) = value.split_at(value.iter().position(|byte| *byte == b' ')?);
     let scheme = scheme.to_ascii_lowercase();
@@ -81,7 +82,7 @@ mod tests {
         headers
     }
 
-    /// Who is asking; `None` if nobody is known to.
+    /// The caller; `None` if the request is refused or identifies none.
     fn identify(field: &str, fields: &[(&str, &str)]) -> Option<Principal> {
         try_identify(field, fields).ok().flatten()
     }

@@ -1,10 +1,10 @@
 //! `header`: a field that names the caller.
 //!
-//! As the first source, or where there are trusted proxies, it is what such a proxy says: of
-//! anybody else the field was taken off before ([`forward`](crate::gateway::forward)), in every
-//! spelling that a service behind could read as the same, and a guarded request then has nobody who
-//! sends it. Behind another source, and without any trusted proxy, it is what the caller says: it
-//! divides the records of one caller, and gives nobody those of another.
+//! As the first source, or where trusted proxies are configured, only a trusted proxy sets the
+//! field. From other clients it was removed before ([`forward`](crate::gateway::forward)), in every
+//! spelling that a service could read as the same name, and a guarded request then has no
+//! principal. After another source, and without trusted proxies, the caller sets it: it then
+//! divides the records of one caller, and gives no access to those of another.
 
 use hapax::Principal;
 use http::{HeaderMap, HeaderName};
@@ -14,7 +14,7 @@ use crate::gateway::forward::Client;
 
 pub(super) struct Header {
     field: HeaderName,
-    /// Only trusted proxies say it.
+    /// Only trusted proxies may set the field.
     is_proxys: bool,
     is_required: bool,
 }
@@ -28,8 +28,8 @@ impl Header {
         }
     }
 
-    /// Who is asking; `None` if the request need not say it and does not. `Err` says why it cannot
-    /// be told.
+    /// The caller; `None` if the field is optional and absent. `Err` is the reason why it cannot be
+    /// used.
     pub(super) fn identify(
         &self,
         headers: &HeaderMap,

@@ -1,13 +1,13 @@
-//! The name of a caller who is known by several sources.
+//! The name of a caller that several sources identify.
 //!
-//! Each source's part of the name stands in the order of the list, so that nobody shares a name who
-//! differs in any part. A part that the request lacks has a value of its own.
+//! The parts stand in the order of the list, so that callers that differ in any part have different
+//! names. A part that the request lacks has a distinct value too.
 
 use hapax::Principal;
 
 use crate::config::PrincipalSources;
 
-/// Joins what each source of a list says. Nobody in particular if no source says anything.
+/// Joins the results of all sources of a list. The caller is anonymous if no source identifies it.
 pub(super) fn join(sources: &PrincipalSources, said: &[Option<Principal>]) -> Principal {
     if said.iter().all(Option::is_none) {
         return Principal::Anonymous;
@@ -20,8 +20,8 @@ pub(super) fn join(sources: &PrincipalSources, said: &[Option<Principal>]) -> Pr
     Principal::named(joined(&parts))
 }
 
-/// Parts with `&` between them; an `&` within a part is doubled. So a single one always separates,
-/// and two different lists never make the same text.
+/// Joins parts with `&`; an `&` within a part is doubled. So a single `&` always separates, and two
+/// different lists never produce the same text.
 fn joined(parts: &[String]) -> String {
     let escaped: Vec<String> = parts.iter().map(|part| part.replace('&', "&&")).collect();
     format!("list:{}", escaped.join(" & "))
@@ -58,7 +58,8 @@ mod tests {
         }
     }
 
-    /// Every list of two or three parts out of all short texts over the characters that matter.
+    /// Compares all lists of two or three parts made of all short texts over the relevant
+    /// characters.
     #[test]
     fn no_two_lists_have_the_same_name() {
         let mut texts = vec![String::new()];

@@ -1,4 +1,4 @@
-//! Tells the log of fields that may identify somebody, each once.
+//! Logs fields that may identify the caller, each once.
 
 use std::collections::HashSet;
 
@@ -7,12 +7,12 @@ use parking_lot::RwLock;
 
 use super::anonymous::Unread;
 
-/// Fields that are told of. Anybody can make up names, and the log must not grow with them.
+/// Limit on the logged fields. Anyone can make up names, and the log must not grow with them.
 const FIELDS_MAX: usize = 64;
-/// The longest name that is repeated in full.
+/// The longest name that is logged in full.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Which fields the log has been told of.
+/// The fields that were logged.
 #[derive(Default)]
 pub(super) struct Notices(RwLock<HashSet<(Kind, String)>>);
 
@@ -23,7 +23,7 @@ enum Kind {
 }
 
 impl Notices {
-    /// Requests with this field are refused.
+    /// Logs that requests with this field are refused.
     pub(super) fn refused(&self, unread: &rejection::Unread) {
         let Some(field) = self.first(Kind::Refused, &unread.name) else {
             return;
@@ -47,7 +47,8 @@ impl Notices {
         }
     }
 
-    /// Requests with this field are taken, and it says nothing of who is asking.
+    /// Logs that requests with this field are accepted, and that the field does not identify the
+    /// caller.
     pub(super) fn ignored(&self, unread: &Unread) {
         let Some(field) = self.first(Kind::Ignored, &unread.name()) else {
             return;
@@ -67,7 +68,7 @@ impl Notices {
         }
     }
 
-    /// The field's name, if the log has not been told of it.
+    /// The field's name, if it was not logged yet.
     fn first(&self, kind: Kind, name: &str) -> Option<String> {
         let name: String = name.chars().take(NAME_BYTES_MAX).collect();
         let entry = (kind, name);

@@ -1,18 +1,18 @@
-//! What changes from one configuration to another, setting by setting.
+//! The settings that differ between two configurations.
 
 use std::fmt;
 
 use crate::config::Config;
 use crate::config::settings::{Settings, Shown};
 
-/// A setting that has another value now.
+/// A setting whose value has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Its name, with that of its section or route.
     pub setting: String,
-    /// What it was; `None` if there was none.
+    /// The old value; `None` if there was none.
     pub from: Option<String>,
-    /// What it is; `None` if there is none.
+    /// The new value; `None` if there is none.
     pub to: Option<String>,
 }
 
@@ -27,8 +27,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// Every setting that differs, in the order of the documentation. Of a route that comes or goes
-/// only that, not each of its settings.
+/// Every setting that differs, in the order of the documentation. A route that is added or removed
+/// is one change, not one per setting.
 pub(super) fn between(old: &Config, new: &Config) -> Vec<Change> {
     let (old, new) = (values(old), values(new));
     let find = |values: &[Value], name: &str| {
@@ -56,7 +56,7 @@ pub(super) fn between(old: &Config, new: &Config) -> Vec<Change> {
 struct Value {
     /// With the name of its section or route.
     name: String,
-    /// In full, secrets included: never to be shown.
+    /// The full value, including secrets: it must never be shown.
     compared: String,
     shown: String,
 }

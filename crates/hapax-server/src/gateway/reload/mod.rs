@@ -1,9 +1,9 @@
-//! Another configuration for a gateway at work.
+//! Replaces the configuration of a running gateway.
 //!
 //! All or nothing: a configuration with a mistake, one that needs a restart, or one that would
-//! break a promise leaves everything as it is. Requests that began under the old configuration end
-//! under it; connections stay. `promises.rs` finds what would be broken, `changes.rs` what there is
-//! to tell.
+//! break a promise changes nothing. Requests that began under the old configuration end under it;
+//! connections stay open. `promises.rs` finds the promises that would be broken, and `changes.rs`
+//! lists what changes.
 
 mod changes;
 mod promises;
@@ -22,11 +22,11 @@ use crate::admin::{Readiness, Rules};
 use crate::config::settings::needs_restart;
 use crate::config::{Config, ConfigError};
 
-/// Reads the configuration again: the file as it is now, under the flags and the environment that
-/// the program was started with.
+/// Reads the configuration again: the current file, with the flags and the environment that the
+/// program was started with.
 pub type Reread = Arc<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>;
 
-/// Gives a gateway at work another configuration. Cheap to clone.
+/// Replaces the configuration of a running gateway. Cheap to clone.
 #[derive(Clone)]
 pub struct Reloader(Arc<Inner>);
 
@@ -34,32 +34,32 @@ struct Inner {
     live: Arc<ArcSwap<Live>>,
     runtime: Arc<Runtime>,
     ready: Arc<Readiness>,
-    /// What operators are told, and who they are.
+    /// The rules and tokens of the admin listener.
     rules: Arc<ArcSwap<Rules>>,
     reread: Option<Reread>,
-    /// Scope changes are allowed at any time, as the program was started.
+    /// Whether the program was started such that every reload may change scopes.
     allows_scope_change: bool,
-    /// One at a time, each in full.
+    /// Makes reloads run one at a time.
     turn: Mutex<()>,
 }
 
-/// Why the configuration stays as it is. The text is for a person, and says what to do.
+/// Why the configuration was not replaced. The text is for people, and says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReloadError {
     /// There is no file to read again.
     #[error("there is nothing to reload: this gateway was started without --config")]
     Nothing,
-    /// It has mistakes.
+    /// The new configuration has mistakes.
     #[error("{0}")]
     Bad(String),
-    /// It has settings that only a start can change.
+    /// The new configuration changes settings that only a restart can change.
     #[error(
         "needs a restart: {}. The next start takes the file with all that is in it, whatever that breaks: put it back unless that is meant",
         .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     )]
     Restart(Vec<Change>),
-    /// It would break promises that were given.
+    /// The new configuration would break promises to callers.
     #[error(
         "this would break promises to callers:\n{}\nPut the file back: the next start would take it as it is, unasked. If it is meant, allow it once with `hapax reload --allow-scope-change --reason TEXT`, or start with `hapax serve --reload-scopes`",
         .0.iter().map(|broken| format!("  {broken}")).collect::<Vec<_>>().join("\n")
@@ -86,11 +86,11 @@ impl Reloader {
         }))
     }
 
-    /// Reads the configuration again and takes it, and says what changed. Told to the log and the
-    /// metrics as well, whatever came of it.
+    /// Reads the configuration again, puts it in use, and returns what changed. The result also
+    /// goes to the log and the metrics.
     ///
-    /// `allows_scope_change` is for this time. Once it is taken it stays taken, also if whoever
-    /// asked is gone.
+    /// `allows_scope_change` applies to this reload only. The reload completes even if the caller
+    /// drops the future.
     pub async fn reload(&self, allows_scope_change: bool) -> Result<Vec<Change>, ReloadError> {
         let reloader = self.clone();
         let reloading = tokio::spawn(async move {
@@ -109,7 +109,7 @@ impl Reloader {
 
     async fn reread(&self) -> Result<Config, ReloadError> {
         let reread = self.0.reread.clone().ok_or(ReloadError::Nothing)?;
-        // Files are read, and may be slow.
+        // Reading files may block.
         let read = tokio::task::spawn_blocking(move || reread()).await;
         match read {
             Ok(Ok(config)) => Ok(config),
@@ -196,7 +196,7 @@ impl Reloader {
                     "the configuration was not reloaded, and the one in use stays: it has mistakes\n{error}"
                 );
             }
-            // Nobody's configuration is out of date by this.
+            // Nothing is out of date in this case, so it does not count as a refused reload.
             Err(error @ ReloadError::Nothing) => tracing::warn!("{error}"),
             Err(error) => {
                 reloads.refused();

@@ -1,9 +1,9 @@
-//! What a new configuration would break: keys that a retry would not find again, and outcomes that
-//! are held and would run.
+//! Finds the promises that a new configuration would break: keys that a retry would not find again,
+//! and held outcomes that would run again.
 //!
-//! A record is found by namespace, principal, method, path and key. Routes are not in there, so
-//! they may come, go and change places; but where a route looks for the key is what makes it that
-//! key, and a route that guards no more looks for none.
+//! A record is found by namespace, principal, method, path and key. Routes are not part of that, so
+//! they may be added, removed and reordered. But a route decides where the key is read from, and a
+//! route that stops guarding reads no key.
 
 use hapax::core::record::{Head, State};
 use hapax::core::store::{ListQuery, StoreError};
@@ -13,24 +13,24 @@ use http::Method;
 
 use crate::config::{Config, Route};
 
-/// Looked no further for keys that are live: by then it is many.
+/// Limit on the records that are counted; more than that is reported as many.
 const COUNTED_MAX: usize = 10_000;
 const PAGE: usize = 1_000;
 
-/// A promise that would be broken: to the requests with these methods, or with any, that went to
-/// one of the routes `from` and would go to one of the routes `to`.
+/// A promise that would be broken. It concerns requests with these methods, or with any, that went
+/// to one of the routes `from` and would go to one of the routes `to`.
 pub(super) struct Broken {
     pub(super) what: String,
     from: Vec<usize>,
     to: Vec<usize>,
     methods: Option<Vec<Method>>,
-    /// Only those whose outcome is unknown.
+    /// Concerns only records whose outcome is unknown.
     is_of_unknown: bool,
-    /// Records that it is about, as far as they were counted.
+    /// The number of affected records, as far as they were counted.
     records: usize,
 }
 
-/// Every promise that would be broken by going from one configuration to another.
+/// Every promise that a change from `old` to `new` would break.
 pub(super) fn find_broken(old: &Config, new: &Config) -> Vec<Broken> {
     let of_all = |what, from, to| Broken {
         what,
@@ -63,7 +63,7 @@ pub(super) fn find_broken(old: &Config, new: &Config) -> Vec<Broken> {
     all
 }
 
-/// The places of the routes that do not say who is asking, the unwritten one too.
+/// The indexes of the routes without their own `principal`, including the default route.
 fn without_own_principal(config: &Config) -> Vec<usize> {
     let says_nothing = |place: &usize| {
         let route = config.routes.get(*place);
@@ -72,7 +72,7 @@ fn without_own_principal(config: &Config) -> Vec<usize> {
     (0..=config.routes.len()).filter(says_nothing).collect()
 }
 
-/// The promises that are broken for requests which go from one route to another, or whose route
+/// The promises that are broken for requests that move from one route to another, or whose route
 /// changes.
 fn compare_routes(old_config: &Config, new_config: &Config) -> Vec<Broken> {
     let (old, new) = (old_config.all_routes(), new_config.all_routes());
@@ -87,7 +87,7 @@ fn compare_routes(old_config: &Config, new_config: &Config) -> Vec<Broken> {
                 old_config.identity_of(old_config.principal_of(before)),
                 new_config.identity_of(new_config.principal_of(after)),
             );
-            // Said once for all routes that do not say who is asking.
+            // A change of the global principal is reported once, not per route.
             let is_said = old_plain.contains(&from) && new_plain.contains(&to);
             let principal = (identities.0 != identities.1 && !is_said)
                 .then(|| format!("from {} to {}", identities.0, identities.1));
@@ -115,21 +115,22 @@ fn compare_routes(old_config: &Config, new_config: &Config) -> Vec<Broken> {
     all
 }
 
-/// The route that a request goes to.
+/// The index of the route that a request goes to.
 fn first(routes: &[Route], method: &Method, path: &str) -> Option<usize> {
     routes.iter().position(|route| route.matches(method, path))
 }
 
-/// How one policy breaks what another promised.
+/// How a new policy breaks a promise of the old one.
 enum Breach {
     Unguarded,
     OtherKey,
-    /// How callers are known, in words.
+    /// The change of the principal sources, as text.
     OtherPrincipal(String),
     Mode,
 }
 
-/// How requests would fare that went by one route and would go by another, and with which methods.
+/// The breaches for requests that went to `before` and would go to `after`, with the affected
+/// methods.
 fn breaches(
     before: &Route,
     after: &Route,
@@ -155,14 +156,14 @@ fn breaches(
     breaches
 }
 
-/// Whether what one mode left unknown is as safe with another.
+/// Whether an outcome that one mode left unknown is as safe under another mode.
 ///
-/// Holding is always safe. Of `rerun` nobody was promised that there is only one effect. The others
-/// were: and whatever had its effect before the service did for its part what the new mode needs,
-/// it would not know again. Only one that was fenced can be asked: what it kept for each operation
-/// is what a probe answers from. The other way round is not the same: a service that answers probes
-/// need not look at what was applied before it runs, and a transaction leaves unknown what was said
-/// to be done and did not join.
+/// `hold` is always safe. `rerun` never promised a single effect. The other modes did: an effect
+/// that happened before the service supported the new mode would not be recognized. Only `fenced`
+/// can become `probe`: what the service stored for each operation is what a probe answers from. The
+/// reverse does not hold: a service that answers probes need not check what was applied before it
+/// runs, and with `transaction` an attempt may be unknown that was reported as done and did not
+/// join.
 fn may_become(before: Mode, after: Mode) -> bool {
     match (before, after) {
         (_, Mode::Hold) | (Mode::Rerun, _) | (Mode::Fenced, Mode::Probe) => true,
@@ -170,12 +171,12 @@ fn may_become(before: Mode, after: Mode) -> bool {
     }
 }
 
-/// Whether a key means something there. On a route that only watches it does not.
+/// Whether a route guards a method. A shadow route does not.
 fn guards(policy: &Policy, method: &Method) -> bool {
     !policy.shadow && policy.guards(method.as_str())
 }
 
-/// Where the key is looked for. The field is of no matter where it is not looked at.
+/// Where the key is read from. The field's name matters only if the key comes from a field.
 fn key(policy: &Policy) -> (&KeySource, Option<String>) {
     let field =
         (policy.key_source == KeySource::Field).then(|| policy.key_field.to_ascii_lowercase());
@@ -220,7 +221,7 @@ impl Breach {
 }
 
 impl Broken {
-    /// With the number of records that it is about.
+    /// The description, with the number of affected records.
     pub(super) fn describe_counted(&self) -> String {
         let what = if self.is_of_unknown {
             "unknown"
@@ -236,7 +237,7 @@ impl Broken {
     }
 }
 
-/// Counts the records that each is about.
+/// Counts the records that each broken promise affects.
 pub(super) async fn count(
     broken: &mut [Broken],
     hapax: &Hapax,
@@ -266,7 +267,7 @@ pub(super) async fn count(
             return Ok(());
         }
     }
-    // What is beyond was not looked at: it may be any number.
+    // The rest was not counted, so each may affect any number of records.
     broken
         .iter_mut()
         .for_each(|broken| broken.records = COUNTED_MAX);
@@ -282,7 +283,7 @@ fn count_one(
     let Ok(method) = head.scope.method.parse::<Method>() else {
         return;
     };
-    // A tombstone counts too: it keeps a late retry from running.
+    // A tombstone counts too: it prevents a late retry from running.
     if head.is_gone(now) {
         return;
     }
@@ -366,10 +367,10 @@ mod tests {
         check(&[], &[a, b], &[]);
         check(&[a, b], &[], &[]);
         check(&[a, b], &[b, a], &[]);
-        // Nobody's key is lost where none was heeded.
+        // No key is lost where keys were ignored before.
         check(&["/a: off"], &["/a: field=x-key"], &[]);
         check(&["/a: shadow"], &["/a: field=x-key"], &[]);
-        // Each under a route of its own before and after: no request changes hands.
+        // `/a` and `/b` keep their own routes: no request moves to another route.
         let old = ["/a: field=x-key", "/b: off"];
         check(&old, &["/b: off", "/a: field=X-Key"], &[]);
     }
@@ -392,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_path_with_several_empty_segments_is_not_missed() {
-        // What is left for the last is `//`, and its like.
+        // Only paths such as `//` reach the last route.
         let expected = "route `default`, now under `/**`, would no longer guard POST and PATCH";
         check(&[], &["/*/**", "/", "//*/**", "/**: off"], &[expected]);
     }
@@ -408,7 +409,7 @@ mod tests {
             "route `default`, now under `/*/b`,",
         ];
         check(&["/a/*: field=x-key"], &["/*/b: field=x-key"], &expected);
-        // The route before it takes every such request, then and now.
+        // The route before it takes every such request, before and after.
         check(&["/a/**", "/a/b"], &["/a/**", "/a/b: field=x-key"], &[]);
         check(&["/a: derived"], &["/a: derived"], &[]);
         check(
@@ -428,7 +429,7 @@ mod tests {
         check(&[], &["/a: rerun"], &[expected]);
     }
 
-    /// From each mode in a row to each: `x` is refused.
+    /// From the mode of each row to each mode: `x` means refused.
     #[test]
     fn no_mode_runs_again_what_another_left_unknown() {
         let table = [
@@ -458,13 +459,13 @@ mod tests {
         check(&[], &["/a: by=none"], &[expected]);
         let expected = "route `/a`, now under `default`, changes from none to digest:authorization";
         check(&["/a: by=none"], &[], &[expected]);
-        // Written out or not, it is the same.
+        // Writing the default out changes nothing.
         check(&["/a: by=digest:authorization"], &["/a"], &[]);
         let (a, b) = ("/a: by=none", "/b: by=cookie:sid");
         check(&[a, b], &[b, a], &[]);
-        // Nobody's key is lost where none was heeded.
+        // No key is lost where keys were ignored before.
         check(&["/a: off by=none"], &["/a: off by=cookie:sid"], &[]);
-        // Another source for all says it once, and not for the routes that have their own.
+        // Another global source is reported once, and not for the routes that have their own.
         let old = config(&["/a: by=cookie:sid", "/b"]);
         let mut new = old.clone();
         new.principal = "none".parse().unwrap();

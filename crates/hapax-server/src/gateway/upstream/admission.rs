@@ -1,9 +1,9 @@
-//! How many connections to the upstream unguarded requests may use.
+//! Limits how many connections to the upstream unguarded requests may use.
 //!
 //! An unguarded request keeps its connection for as long as its client likes: a slow upload, an
-//! answer that is read slowly, a WebSocket. So all unguarded requests together leave a part of the
-//! connections to guarded ones, those of one peer leave a part to other peers, and of the peers
-//! whose requests wait each has its turn.
+//! answer that is read slowly, a WebSocket. So unguarded requests together leave a part of the
+//! connections to guarded ones, and those of one peer leave a part to other peers. Peers with
+//! waiting requests take turns.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -21,16 +21,17 @@ use super::answer::Answer;
 use super::exchange::Stopwatch;
 use crate::config::{Upstream, unguarded_of};
 
-/// Who a connection is for.
+/// The kind of request that a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum User {
-    /// A guarded request, or one of the gateway's own. It may use every connection.
+    /// A guarded request, or a request that the gateway itself makes. It may use every connection.
     Guarded,
     /// An unguarded request of this peer.
     Unguarded(Option<Peer>),
 }
 
-/// How many connections, or streams of a shared one, each kind of user may have.
+/// How many connections, or streams of a shared connection, unguarded requests and one peer may
+/// use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shares {
     pub(super) unguarded_max: usize,
@@ -38,7 +39,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// A quarter of them is left to guarded requests, and one peer has at most half.
+    /// Leaves a quarter of the streams to guarded requests, and gives one peer at most half.
     pub(super) fn of_streams(streams_max: usize) -> Shares {
         let unguarded_max = unguarded_of(streams_max);
         Shares {
@@ -48,35 +49,35 @@ impl Shares {
     }
 }
 
-/// A limit of the gateway's is reached; nothing was sent.
+/// A limit of the gateway is reached; nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Busy {
-    /// All unguarded requests together use what is not reserved for guarded ones.
+    /// Unguarded requests use every connection that is not reserved for guarded ones.
     #[error(
         "unguarded requests use {0} connections to the upstream, and the rest of `upstream.connections_max` is for guarded ones"
     )]
     Unguarded(usize),
-    /// Those of one peer use as many as one may.
+    /// Unguarded requests of one peer have reached the limit per peer.
     #[error(
         "unguarded requests of this client's address use {0} connections to the upstream: `upstream.unguarded_per_peer_max`"
     )]
     Peer(usize),
-    /// Guarded requests of one peer use as many as one may.
+    /// Guarded requests of one peer have reached the limit per peer.
     #[error(
         "guarded requests of this client's address use three quarters of `upstream.connections_max`, and none of them has ended"
     )]
     GuardedPeer,
-    /// There are as many tunnels as there may be.
+    /// The limit on tunnels is reached.
     #[error("there are {0} tunnels to the upstream: `upstream.tunnels_max`")]
     Tunnels(usize),
-    /// One peer has as many tunnels as one may.
+    /// One peer has reached its limit on tunnels.
     #[error(
         "this client's address has {0} tunnels to the upstream: half of `upstream.tunnels_max`"
     )]
     PeerTunnels(usize),
 }
 
-/// Lets unguarded requests use connections, up to their share.
+/// Grants connections to requests, up to a limit in total and per peer.
 pub(super) struct Admission {
     shares: Shares,
     tunnels_max: usize,
@@ -89,7 +90,7 @@ struct State {
     tunnels: usize,
     /// Peers that use a connection or wait for one.
     peers: HashMap<Option<Peer>, Uses>,
-    /// Peers that are under their limit and have a request that waits, each once.
+    /// Peers that are below their limit and have a waiting request, each once.
     turns: VecDeque<Option<Peer>>,
 }
 
@@ -101,20 +102,21 @@ struct Uses {
     has_turn: bool,
 }
 
-/// The right of an unguarded request to use a connection. Given back when dropped.
+/// The right of a request to use a connection. Given back when dropped.
 pub(super) struct Permit {
     admission: Arc<Admission>,
     peer: Option<Peer>,
 }
 
-/// The right to have a tunnel, besides that to use its connection. Given back when dropped.
+/// The right to have a tunnel, in addition to the right to use its connection. Given back when
+/// dropped.
 pub(super) struct TunnelPermit {
     admission: Arc<Admission>,
     peer: Option<Peer>,
 }
 
 impl Admission {
-    /// For unguarded requests.
+    /// The admission of unguarded requests.
     pub(super) fn new(upstream: &Upstream) -> Arc<Admission> {
         let shares = Shares {
             unguarded_max: upstream.unguarded_max(),
@@ -127,8 +129,8 @@ impl Admission {
         })
     }
 
-    /// For guarded requests, which may use every connection: only those of one peer leave a quarter
-    /// to other peers.
+    /// The admission of guarded requests. Together they may use every connection; those of one peer
+    /// leave a quarter to other peers.
     pub(super) fn of_guarded(upstream: &Upstream) -> Arc<Admission> {
         let connections_max = upstream.connections_max;
         let shares = Shares {
@@ -142,7 +144,7 @@ impl Admission {
         })
     }
 
-    /// Waits for the right to use a connection. Whoever drops the future leaves the line.
+    /// Waits for the right to use a connection. Dropping the future leaves the queue.
     pub(super) async fn admit(self: &Arc<Self>, peer: Option<Peer>) -> Permit {
         let waiting = {
             let mut state = self.state.lock();
@@ -161,7 +163,7 @@ impl Admission {
             state.give_turn(peer, self.shares.per_peer_max);
             receiver
         };
-        // Dropped after the receiver, whose sender is closed by then.
+        // Dropped after the receiver, so that `Leaving` finds its sender closed.
         let _leaving = Leaving {
             admission: self,
             peer,
@@ -171,7 +173,8 @@ impl Admission {
             .expect("a waiter is only dropped after it has left")
     }
 
-    /// The right to have a tunnel, at once or not at all: those there are may last for hours.
+    /// Grants a tunnel immediately or refuses it: waiting makes no sense, since open tunnels may
+    /// last for hours.
     pub(super) fn admit_tunnel(self: &Arc<Self>, peer: Option<Peer>) -> Result<TunnelPermit, Busy> {
         let mut state = self.state.lock();
         if state.tunnels >= self.tunnels_max {
@@ -189,7 +192,7 @@ impl Admission {
         })
     }
 
-    /// Which limit keeps a peer waiting.
+    /// The limit that keeps a peer waiting.
     pub(super) fn why_busy(&self, peer: Option<Peer>) -> Busy {
         let state = self.state.lock();
         match state.peers.get(&peer).map_or(0, |uses| uses.in_use) {
@@ -198,7 +201,7 @@ impl Admission {
         }
     }
 
-    /// Lets those in who wait, as far as there is room.
+    /// Grants permits to waiting requests, as far as there is room.
     fn serve(self: &Arc<Self>) {
         loop {
             let mut state = self.state.lock();
@@ -206,7 +209,8 @@ impl Admission {
                 return;
             };
             drop(state);
-            // Sent without the lock: if the waiter has just gone, the permit comes straight back.
+            // Sent without the lock: if the waiter is gone, the permit is dropped here, which takes
+            // the lock.
             drop(waiter.send(Permit {
                 admission: self.clone(),
                 peer,
@@ -216,7 +220,7 @@ impl Admission {
 }
 
 impl State {
-    /// Puts a peer in line if it waits for something that it may have.
+    /// Queues a peer for its turn if it has a waiting request and is below its limit.
     fn give_turn(&mut self, peer: Option<Peer>, per_peer_max: usize) {
         let Some(uses) = self.peers.get_mut(&peer) else {
             return;
@@ -227,7 +231,7 @@ impl State {
         }
     }
 
-    /// The next to be let in, already counted.
+    /// Takes the next waiter to be admitted, and counts it as admitted.
     fn next_waiter(&mut self, shares: &Shares) -> Option<(Option<Peer>, oneshot::Sender<Permit>)> {
         while self.in_use < shares.unguarded_max {
             let peer = self.turns.pop_front()?;
@@ -262,7 +266,7 @@ impl State {
 }
 
 impl Uses {
-    /// Those who leave the line do so in its order, because all wait for the same time.
+    /// Looks at the front only: all requests wait for the same time, so they leave in queue order.
     fn drop_closed(&mut self) {
         while self
             .waiting
@@ -272,7 +276,7 @@ impl Uses {
     }
 }
 
-/// A request that waits, or has waited: what is left of it in the line goes with it.
+/// Guards a waiting request: when dropped, it removes what the request left in the queue.
 struct Leaving<'a> {
     admission: &'a Admission,
     peer: Option<Peer>,
@@ -313,7 +317,7 @@ impl Drop for TunnelPermit {
     }
 }
 
-/// The body of an answer, which holds the right to its connection until it has been read.
+/// The body of an answer. It holds the right to its connection until it has been read.
 pub(crate) struct Admitted {
     answer: Answer,
     permit: Option<Permit>,
@@ -449,8 +453,8 @@ mod tests {
             .map(|_| ask(&admission, peer(1)).ok().unwrap())
             .collect();
         held.push(ask(&admission, peer(2)).ok().unwrap());
-        // Three are all that unguarded requests may have. A crowd of one peer, and then another
-        // peer.
+        // Unguarded requests may have three, and hold them all. A hundred requests of one peer
+        // wait, then one request of another peer.
         let mut crowd: Vec<_> = (0..100)
             .map(|_| ask(&admission, peer(3)).err().unwrap())
             .collect();
@@ -462,7 +466,7 @@ mod tests {
         assert!(poll(&mut crowd[1]).is_none());
         drop(second);
         let third = poll(&mut crowd[1]).expect("the crowd's turn again");
-        // The crowd has its half now, and waits though there is room.
+        // The crowd has its half now, and waits although there is room.
         held.clear();
         assert!(poll(&mut crowd[2]).is_none());
         drop((first, third, crowd));

@@ -1,4 +1,4 @@
-//! The body of the upstream's answer, which may not pause for ever.
+//! The body of the upstream's answer. It fails if the upstream pauses for longer than the timeout.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use tokio::time::{Instant, Sleep};
 use super::http2::Place;
 use super::{BoxError, link};
 
-/// What the upstream answers with, as it comes.
+/// The body of an answer, streamed from the upstream.
 pub(crate) struct Answer {
     kind: Kind,
     patience: Duration,
-    /// Runs while something is waited for.
+    /// The timer of the current pause; runs while the body waits for the next frame.
     pause: Option<Pin<Box<Sleep>>>,
     is_waiting: bool,
 }
@@ -27,15 +27,16 @@ enum Kind {
     Empty,
     Http1(link::Answer),
     Http2(Whole),
-    /// Over a connection that is used for nothing else.
+    /// From a connection that serves only this request.
     Alone(Incoming),
 }
 
-/// The body of a stream. hyper takes a reset with `CANCEL` or `NO_ERROR`, and a `GOAWAY` without an
-/// error, for the end of it; a part must not be kept as if it were the whole.
+/// The body of a stream, checked to be complete. hyper reports a reset with `CANCEL` or `NO_ERROR`,
+/// and a `GOAWAY` without an error, as the end of the body. A partial body must not be kept as if
+/// it were the whole.
 struct Whole {
     incoming: Incoming,
-    /// Bytes to come, if the head says so.
+    /// Bytes still to come, if the head declares a length.
     left: Option<u64>,
     _place: Arc<Place>,
 }
@@ -54,8 +55,8 @@ impl Whole {
                 Poll::Ready(Some(Ok(frame)))
             }
             Some(Err(error)) => Poll::Ready(Some(Err(error.into()))),
-            // After a whole answer the rest of the request may be refused with `NO_ERROR` (RFC 9113
-            // section 8.1).
+            // After a complete answer, the upstream may stop the rest of the request with a
+            // `NO_ERROR` reset (RFC 9113 section 8.1).
             None if self.incoming.is_end_stream() || self.left == Some(0) => Poll::Ready(None),
             None => Poll::Ready(Some(Err(Cut.into()))),
         }
@@ -132,7 +133,7 @@ impl Body for Answer {
             }
             Poll::Pending if this.poll_pause(cx).is_ready() => {
                 let patience = this.patience;
-                // Gives the connection up with it.
+                // Dropping the body also drops its connection.
                 this.kind = Kind::Empty;
                 Poll::Ready(Some(Err(TimedOut {
                     after: patience,

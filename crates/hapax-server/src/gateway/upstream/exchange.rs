@@ -1,4 +1,4 @@
-//! What is known of a request's exchange with the upstream, for its line in the access log.
+//! What is known about a request's exchange with the upstream, for its line in the access log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
-/// In the extensions of a request whose exchange somebody wants to know about. Of several, the last
-/// counts.
+/// Stands in the extensions of a request whose exchange is to be recorded. If a request has several
+/// exchanges, the last one counts.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     status: AtomicU16,
-    /// One more than the microseconds that it took; zero if there was none.
+    /// The duration in microseconds plus one; zero if there was no exchange.
     took: AtomicU64,
 }
 
 impl Exchange {
-    /// What the upstream answered.
+    /// The status of the upstream's answer.
     pub(crate) fn status(&self) -> Option<u16> {
         Some(self.status.load(Ordering::Relaxed)).filter(|status| *status != 0)
     }
 
-    /// How long it took: from asking for a connection to the end of the answer's body.
+    /// The duration of the exchange: from asking for a connection to the end of the answer's body.
     pub(crate) fn took(&self) -> Option<Duration> {
         self.took
             .load(Ordering::Relaxed)
@@ -30,7 +30,7 @@ impl Exchange {
     }
 }
 
-/// Runs for as long as an exchange does, and notes its length when dropped.
+/// Measures an exchange, and records its duration when dropped.
 pub(super) struct Stopwatch {
     exchange: Arc<Exchange>,
     since: Instant,
@@ -44,7 +44,7 @@ impl Stopwatch {
         }
     }
 
-    /// The head of the answer is here.
+    /// Records the status when the head of the answer has arrived.
     pub(super) fn answered(&self, status: StatusCode) {
         self.exchange
             .status

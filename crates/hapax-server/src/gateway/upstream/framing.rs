@@ -1,5 +1,5 @@
-//! Where an HTTP/1 answer ends, as its head tells, and whether its connection may serve another
-//! request.
+//! Derives from the head of an HTTP/1 answer where the answer ends, and whether its connection may
+//! serve another request.
 
 use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::response::Parts;
@@ -8,25 +8,24 @@ use http::{Method, StatusCode, Version};
 /// How an answer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
-    /// With its head: the answer to HEAD, a 204, a 304. Servers get this wrong and send a body all
-    /// the same.
+    /// With its head: the answer to HEAD, a 204, a 304. Some servers send a body nevertheless.
     WithHead,
-    /// After so many bytes, or with the last chunk.
+    /// After the declared number of bytes, or with the last chunk.
     Framed,
-    /// With the connection. Whether a byte is missing cannot be told.
+    /// When the connection closes. A missing byte cannot be detected.
     WithConnection,
 }
 
-/// What the head of an answer says of its end.
+/// What the head of an answer says about the answer's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Framing {
     pub(crate) ends: Ends,
-    /// Whether the head leaves no doubt where the answer ends. If it does, the rest may be taken
-    /// for the answer to somebody else's request.
+    /// Whether the head is unambiguous about where the answer ends. If it is not, bytes that follow
+    /// may be taken for the answer to another caller's request.
     pub(crate) is_certain: bool,
 }
 
-/// The answer is coded in a way that only the two ends of the connection understand.
+/// The answer has a transfer coding that the gateway cannot decode.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the upstream answered with a Transfer-Encoding other than `chunked`, whose end cannot be known"
@@ -34,7 +33,7 @@ pub(crate) struct Framing {
 pub(crate) struct UnknownCoding;
 
 impl Framing {
-    /// What the head of the answer to a request with this method says.
+    /// Reads the head of the answer to a request with this method.
     pub(crate) fn new(method: &Method, answer: &Parts) -> Result<Framing, UnknownCoding> {
         let Parts {
             status,
@@ -51,7 +50,7 @@ impl Framing {
         if *method == Method::HEAD
             || matches!(*status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         {
-            // A length here is that of a body which must not follow, and may all the same.
+            // The head declares a body that must not follow, but that some servers send.
             let declares_body =
                 is_chunked || lengths.iter().any(|length| length.as_bytes() != b"0");
             return Ok(Framing {
@@ -64,8 +63,8 @@ impl Framing {
         } else {
             Ends::WithConnection
         };
-        // RFC 9112 section 6.3: both at once, or a coding in HTTP/1.0, may be an attempt at
-        // smuggling.
+        // RFC 9112 section 6.3: a length and a coding together, or a coding in HTTP/1.0, may be an
+        // attempt at request smuggling.
         let is_doubtful = is_chunked && (!lengths.is_empty() || *version == Version::HTTP_10)
             || lengths.len() > 1;
         Ok(Framing {

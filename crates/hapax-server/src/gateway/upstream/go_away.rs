@@ -2,7 +2,7 @@
 //!
 //! The upstream says so in a `GOAWAY` frame, but hyper does not pass that on: if the frame comes
 //! before hyper has finished opening a request's stream, the request fails with an error that names
-//! no stream. So the frames are read here, on their way in and out.
+//! no stream. So this module reads the frames as they pass in and out.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -18,14 +18,14 @@ const PREFACE_BYTES: usize = 24;
 /// Every frame begins with its length, kind, flags and stream (RFC 9113 section 4.1).
 const FRAME_HEAD_BYTES: usize = 9;
 
-/// The payload of a `GOAWAY` begins with the last stream, and has an error code behind it.
+/// The payload of a `GOAWAY` begins with the last stream, followed by an error code.
 const LAST_STREAM_BYTES: usize = 4;
 const GOAWAY_BYTES_MIN: usize = 8;
 
 const HEADERS: u8 = 1;
 const GOAWAY: u8 = 7;
 
-/// The streams that both sides have named.
+/// The newest stream that was opened, and the last one that the upstream processes.
 pub(super) struct StreamIds {
     newest_opened: AtomicU32,
     last_processed: AtomicU32,
@@ -39,19 +39,19 @@ impl StreamIds {
         }
     }
 
-    /// The newest stream that we have opened; zero before the first.
+    /// The newest stream that the gateway has opened; zero before the first.
     pub(super) fn newest_opened(&self) -> u32 {
         self.newest_opened.load(Ordering::Relaxed)
     }
 
-    /// The last stream that the upstream may have processed, as its latest `GOAWAY` says. Greater
-    /// than any stream before it has sent one.
+    /// The last stream that the upstream may have processed, according to its latest `GOAWAY`.
+    /// Before the first `GOAWAY`, greater than any stream.
     pub(super) fn last_processed(&self) -> u32 {
         self.last_processed.load(Ordering::Relaxed)
     }
 }
 
-/// A connection whose frames are read in passing.
+/// A connection that inspects the frames passing through it.
 pub(super) struct Watched<S> {
     stream: S,
     read: Frames,
@@ -76,7 +76,7 @@ impl<S> Watched<S> {
     fn watch_written(&mut self, bytes: &[u8]) {
         self.written.walk(bytes, |kind, stream| {
             if kind == HEADERS {
-                // Trailers of an older stream come in the same kind of frame.
+                // `max`, because trailers of an older stream come in the same kind of frame.
                 self.ids.newest_opened.fetch_max(stream, Ordering::Relaxed);
             }
         });
@@ -140,12 +140,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
-/// Finds the frames in the bytes of one direction, which come in pieces of any length.
+/// Finds the frames in the bytes of one direction, which arrive in pieces of any length.
 #[derive(Default)]
 struct Frames {
-    /// Bytes that come before the next frame.
+    /// Bytes to skip before the next frame.
     skip: usize,
-    /// The head of the next frame, as far as it has come; of a `GOAWAY`, the last stream too.
+    /// The part of the next frame's head that has arrived; for a `GOAWAY`, also the last stream.
     head: [u8; FRAME_HEAD_BYTES + LAST_STREAM_BYTES],
     filled: usize,
 }
@@ -185,7 +185,7 @@ impl Frames {
             if (is_go_away || kind != GOAWAY)
                 && let Some(stream) = self.head[..self.filled].last_chunk()
             {
-                // The first bit means nothing.
+                // The first bit is reserved.
                 found(kind, u32::from_be_bytes(*stream) & (u32::MAX >> 1));
             }
             self.skip = length - payload;

@@ -1,4 +1,4 @@
-//! The one HTTP/2 connection that all requests share, where the upstream speaks it.
+//! The HTTP/2 connection that all requests share, if the upstream speaks HTTP/2.
 
 use std::collections::HashMap;
 use std::pin::{Pin, pin};
@@ -25,24 +25,25 @@ use super::link::Lost;
 use super::pool::Slot;
 use crate::gateway::stream::Stream;
 
-/// How often a quiet connection is asked whether it lives, and how long it may take to say so.
+/// The interval of pings on an idle connection, and the time within which one must be answered.
 const PING: Duration = Duration::from_secs(10);
 
-/// How much the head of an answer may say: about what hyper reads of one in HTTP/1.1.
+/// Limit on the head of an answer: about what hyper accepts in HTTP/1.1.
 const HEAD_BYTES_MAX: u32 = 256 << 10;
 
-/// What a stream may have on its way to us, and all of them together.
+/// Limits on the bytes in flight to the gateway: per stream, and for all streams of a connection.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 
-/// How often those who wait for a place ask whether there are more.
+/// The interval at which requests waiting for a place check again for one.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
-/// The shared connection, if there is one now.
+/// The shared connection, if there is one at present.
 pub(super) struct Shared {
     sender: Mutex<Option<Sender>>,
     per_peer_max: Option<usize>,
-    /// The upstream spoke HTTP/2 last time, so it will again.
+    /// Whether the upstream spoke HTTP/2 on the last connection; it is then expected to do so
+    /// again.
     is_spoken: AtomicBool,
     opening: tokio::sync::Mutex<()>,
     opened: Notify,
@@ -70,7 +71,8 @@ impl Shared {
             .filter(|sender| !sender.requests.is_closed())
     }
 
-    /// The turn to open it. Where HTTP/1.1 is spoken nobody waits for anybody.
+    /// Waits for the turn to open the connection. If the upstream speaks HTTP/1.1, there is no
+    /// waiting.
     pub(super) async fn turn(&self) -> Option<MutexGuard<'_, ()>> {
         if self.is_spoken.load(Ordering::Relaxed) {
             Some(self.opening.lock().await)
@@ -79,7 +81,7 @@ impl Shared {
         }
     }
 
-    /// Returns when one has been opened after this was called.
+    /// Resolves when a connection has been opened after this call.
     pub(super) fn opened(&self) -> Notified<'_> {
         self.opened.notified()
     }
@@ -91,12 +93,12 @@ impl Shared {
             .keep_alive_interval(PING)
             .keep_alive_timeout(PING)
             .max_header_list_size(HEAD_BYTES_MAX);
-        // Each stream has its own window and all of them together have no less: who takes its
-        // answer slowly holds up nobody else.
+        // The connection's window is no smaller than all stream windows together, so that one
+        // client reading its answer slowly does not stall the others.
         builder
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES);
-        // Until the upstream has said how many streams it takes.
+        // Holds until the upstream has announced how many streams it takes.
         builder.initial_max_send_streams(1);
         let stream = Watched::new(stream);
         let ids = stream.ids();
@@ -115,7 +117,7 @@ impl Shared {
     }
 }
 
-/// The shared connection, as one request sees it.
+/// One request's handle to the shared connection.
 #[derive(Clone)]
 pub(super) struct Sender {
     requests: SendRequest<Body>,
@@ -124,9 +126,9 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// A place among the streams; `None` if the connection has ended. Waits for one here, where
-    /// nothing has been sent: what waits inside the library would go out when nobody counts on it
-    /// any more.
+    /// Waits for a place among the streams; `None` if the connection has ended. The wait happens
+    /// here, before anything is sent: a request that waits inside the HTTP library could go out
+    /// after its caller has given up.
     pub(super) async fn place(&self, user: User) -> Option<Arc<Place>> {
         let mut waiting = None;
         loop {
@@ -143,14 +145,14 @@ impl Sender {
             if user == User::Guarded && waiting.is_none() {
                 waiting = Some(self.streams.wait_guarded());
             }
-            // Whether the upstream has come to take more is known only to the one who has the
-            // connection.
+            // Only the task that drives the connection can tell whether the upstream takes more
+            // streams by now.
             self.streams.asked.notify_one();
             let _ = tokio::time::timeout(ASK_EVERY, freed).await;
         }
     }
 
-    /// Which limit kept a request waiting for its place.
+    /// The limit that kept a request waiting for its place.
     pub(super) fn why_no_place(&self, user: User) -> BoxError {
         match user {
             User::Guarded => "the upstream takes no more streams".into(),
@@ -159,7 +161,7 @@ impl Sender {
     }
 
     /// Sends a request and reads the head of the answer. The error is [`NeverDispatched`] if the
-    /// upstream says that it does not process the request.
+    /// upstream says that it did not process the request.
     pub(super) async fn exchange(
         mut self,
         request: Request<Body>,
@@ -168,8 +170,8 @@ impl Sender {
         let request = if request.body().is_end_stream() {
             request
         } else {
-            // An answer may come before the request was sent; until both are over the stream is
-            // there.
+            // An answer may come before the whole request was sent; the stream lasts until both are
+            // over.
             request.map(|body| {
                 Body::streamed(Held {
                     body,
@@ -189,7 +191,7 @@ impl Sender {
     }
 }
 
-/// The streams of a connection: how many there are, and how many the upstream takes.
+/// The streams of a connection: how many are open, and how many the upstream takes.
 struct Streams {
     open: Mutex<Open>,
     max: AtomicUsize,
@@ -199,17 +201,17 @@ struct Streams {
     asked: Notify,
 }
 
-/// The streams there are.
+/// Counts of the open streams.
 #[derive(Default)]
 struct Open {
     all: usize,
     unguarded: usize,
     peers: HashMap<Option<Peer>, usize>,
-    /// Guarded requests that wait for a place. They go first.
+    /// Guarded requests waiting for a place. They go first.
     guarded_waiting: usize,
 }
 
-/// A guarded request that waits for a place, until dropped.
+/// Counts a guarded request as waiting for a place until dropped.
 struct GuardedWaiting<'a>(&'a Streams);
 
 impl Drop for GuardedWaiting<'_> {
@@ -230,7 +232,7 @@ impl Streams {
         }
     }
 
-    /// Tells those who wait that a place is free.
+    /// The notifier of requests of this kind that wait for a place.
     fn freed(&self, user: User) -> &Notify {
         match user {
             User::Guarded => &self.freed_for_guarded,
@@ -243,7 +245,7 @@ impl Streams {
         GuardedWaiting(self)
     }
 
-    /// Takes a place, if there is one for this user.
+    /// Takes a place, if one is free for this user.
     fn enter(&self, user: User) -> bool {
         let max = self.max.load(Ordering::SeqCst);
         let mut open = self.open.lock();
@@ -308,8 +310,8 @@ impl Streams {
 }
 
 impl Streams {
-    /// Drives a connection to its end, and says how many streams it takes. Why it ended is told to
-    /// each stream that it ended for.
+    /// Drives a connection to its end, and keeps the limit on its streams up to date. Each affected
+    /// stream gets the connection's error itself.
     async fn attend<T>(self: Arc<Self>, connection: Connection<T, Body, TokioExecutor>, slot: Slot)
     where
         T: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
@@ -334,13 +336,13 @@ impl Streams {
     }
 }
 
-/// A stream's place, until its request has been sent and its answer read.
+/// A stream's place, held until its request has been sent and its answer read.
 pub(super) struct Place {
     streams: Arc<Streams>,
     user: User,
 }
 
-/// The body of a request, which keeps its stream's place.
+/// The body of a request; it holds the place of its stream.
 struct Held {
     body: Body,
     _place: Arc<Place>,
@@ -369,19 +371,19 @@ impl http_body::Body for Held {
 impl Drop for Place {
     fn drop(&mut self) {
         self.streams.leave(self.user);
-        // One that is woken and may not have it, because of its peer, leaves it to the others, who
-        // ask again in time.
+        // A woken request that may not have the place, because of its peer's limit, leaves it to
+        // the others, which check again every `ASK_EVERY`.
         self.streams.freed_for_guarded.notify_one();
         self.streams.freed_for_unguarded.notify_one();
     }
 }
 
-/// Whether the upstream says that it does not process the request (RFC 9113 section 8.7): it refused
-/// the stream, or goes away after an earlier one. `newest_before` is a stream that was opened before
-/// the request was handed to hyper.
+/// Whether the upstream says that it did not process the request (RFC 9113 section 8.7): it refused
+/// the stream, or its `GOAWAY` names an earlier one as the last. `newest_before` is the newest
+/// stream that was opened before the request was handed to hyper.
 fn is_unprocessed(error: &BoxError, ids: &StreamIds, newest_before: u32) -> bool {
     let last_processed = ids.last_processed();
-    // The request's stream is later than `newest_before`, whatever the error says.
+    // The request's stream comes after `newest_before`, so it was not processed.
     if last_processed <= newest_before {
         return true;
     }
@@ -394,7 +396,7 @@ fn is_unprocessed(error: &BoxError, ids: &StreamIds, newest_before: u32) -> bool
     let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
     // h2 gives this error to each stream after the last one that the upstream processes. hyper also
     // gives it to a request whose stream it was just opening, even if the upstream processes that
-    // stream. hyper opens none after that one, so that it is the newest.
+    // stream. hyper opens no stream after that one, so it is the newest.
     let is_after_last = error.is_go_away() && last_processed < ids.newest_opened();
     error.is_remote() && (is_refused || is_after_last)
 }
@@ -453,7 +455,7 @@ mod tests {
         lost.error.is::<NeverDispatched>()
     }
 
-    /// hyper then drops the request without a word about `GOAWAY`.
+    /// In this case hyper drops the request with an error that does not mention `GOAWAY`.
     #[tokio::test]
     async fn a_goaway_while_a_stream_waits_to_open_releases_what_comes_after_its_last_stream() {
         let cases = [(0, true), (1, true), (3, false), (u32::MAX >> 1, false)];
@@ -469,7 +471,7 @@ mod tests {
             assert!(first.await.unwrap().is_ok());
 
             let waiting = post(&sender, body).await;
-            // Until hyper has taken the request.
+            // Gives hyper time to take the request.
             for _ in 0..10 {
                 yield_now().await;
             }

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection to the upstream, and one exchange on it.
+//! One HTTP/1.1 connection to the upstream, and one exchange over it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
@@ -22,23 +22,23 @@ use super::framing::{Ends, Framing};
 use super::pool::{Pool, Slot};
 use crate::gateway::stream::Stream;
 
-/// Fields that the head of an answer may have. hyper's own limit is 100, and an answer over it
+/// Limit on the header fields of an answer. hyper's default is 100, and an answer over the limit
 /// would be lost after its effect.
 pub(super) const ANSWER_FIELDS_MAX: usize = 256;
 
-/// A connection that is ours alone.
+/// A connection that belongs to one request at a time.
 pub(super) struct Link {
     sender: SendRequest<Body>,
     connection: Pin<Box<Connection<TokioIo<Stream>, Body>>>,
-    /// The same socket, to ask whether it is still open without disturbing what is read from it.
+    /// The same socket, for checking whether it is still open without consuming bytes.
     socket: OwnedFd,
     is_tls: bool,
     pub(super) rested_at: Instant,
-    /// How many requests it has had.
+    /// The number of requests sent over it.
     requests: u64,
-    /// How the last answer ended.
+    /// How the head of the last answer framed its body.
     framing: Option<Framing>,
-    /// How long the upstream says it keeps a connection without use.
+    /// How long the upstream says it keeps an idle connection open.
     keep_alive: Option<Duration>,
     _slot: Slot,
 }
@@ -66,7 +66,8 @@ impl Link {
         })
     }
 
-    /// Whether it has rested for no longer than this, nor for half of what the upstream allows.
+    /// Whether it has been idle for at most `age_max`, and for at most half of the upstream's
+    /// keep-alive.
     pub(super) fn is_fresh(&self, age_max: Duration) -> bool {
         let age_max = self
             .keep_alive
@@ -74,19 +75,19 @@ impl Link {
         self.rested_at.elapsed() <= age_max
     }
 
-    /// Whether it has had a request before, and has rested for longer than this.
+    /// Whether it has served a request, and has been idle for longer than `age_max`.
     pub(super) fn is_stale(&self, age_max: Duration) -> bool {
         self.requests > 0 && !self.is_fresh(age_max)
     }
 
-    /// Whether the last answer was one without a body, by its status or by the method asked with.
+    /// Whether the last answer had no body, because of its status or of the request's method.
     pub(super) fn ends_with_head(&self) -> bool {
         self.framing
             .is_some_and(|framing| framing.ends == Ends::WithHead)
     }
 
-    /// What the upstream has sent since its last answer. The system is asked, not the runtime: its
-    /// news may not have been read yet.
+    /// What the upstream has sent since its last answer. This asks the kernel, because the runtime
+    /// may not have read the bytes yet.
     pub(super) fn news(&self) -> News {
         match rustix::net::recv(
             &self.socket,
@@ -94,14 +95,15 @@ impl Link {
             RecvFlags::PEEK | RecvFlags::DONTWAIT,
         ) {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => News::None,
-            // Over TLS that is its end as a rule, because session tickets came before the answer.
+            // Over TLS, such bytes are usually the close notification: session tickets came before
+            // the answer.
             Ok((1.., _)) if !self.is_tls => News::Surplus,
             _ => News::Closed,
         }
     }
 
-    /// The same, of a connection that should have been quiet: what the runtime has read of it
-    /// counts too.
+    /// Like [`Self::news`], for a connection that should have been quiet: also considers what the
+    /// runtime has read already.
     pub(super) async fn listen(&mut self) -> News {
         let polled =
             std::future::poll_fn(|cx| Poll::Ready(self.connection.as_mut().poll(cx))).await;
@@ -112,8 +114,7 @@ impl Link {
         }
     }
 
-    /// Sends a request and reads the head of the answer. Whoever drops the future gives the
-    /// connection up.
+    /// Sends a request and reads the head of the answer. Dropping the future closes the connection.
     pub(super) async fn exchange(
         mut self,
         request: Request<Body>,
@@ -125,7 +126,7 @@ impl Link {
             if let Poll::Ready(answered) = sent.as_mut().poll(cx) {
                 return Poll::Ready(answered);
             }
-            // That it has ended is told by the answer that does not come.
+            // If the connection has ended, `sent` returns the error.
             let _ = self.connection.as_mut().poll(cx);
             sent.as_mut().poll(cx)
         });
@@ -144,7 +145,7 @@ impl Link {
             link: Some((self, pool)),
             is_stray: false,
         };
-        // A body without bytes may never be asked for any.
+        // The caller may never poll a body without bytes, so its end is checked here.
         std::future::poll_fn(|cx| {
             body.rest_at_end(cx);
             Poll::Ready(())
@@ -153,9 +154,9 @@ impl Link {
         Ok(Response::from_parts(parts, body))
     }
 
-    /// Back into the pool if it can take another request: it cannot if the upstream answered before
-    /// it had read the last one, or if its answer left in doubt where it ended. Says whether bytes
-    /// follow that nobody asked for.
+    /// Returns the connection to the pool if it can take another request. It cannot if the upstream
+    /// answered before it had read the whole request, or if it is uncertain where the answer ended.
+    /// Returns whether the upstream sent bytes after the answer.
     fn rest(mut self, pool: &Arc<Pool>, cx: &mut Context<'_>) -> News {
         match self.connection.as_mut().poll(cx) {
             Poll::Ready(Err(error)) if is_surplus(&error) => {
@@ -172,22 +173,22 @@ impl Link {
     }
 }
 
-/// What an upstream has sent on a connection at rest.
+/// What an upstream has sent on an idle connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     None,
-    /// Bytes that nobody asked for.
+    /// Bytes outside of any answer.
     Surplus,
     Closed,
 }
 
-/// Whether hyper has found bytes behind an answer: of all the errors of a connection at rest only
-/// this one has no cause.
+/// Whether hyper has found bytes after an answer: of all errors of an idle connection, only this
+/// one has no source.
 fn is_surplus(error: &hyper::Error) -> bool {
     std::error::Error::source(error).is_none()
 }
 
-/// What `Keep-Alive: timeout=5` says.
+/// The timeout in a header such as `Keep-Alive: timeout=5`.
 fn keep_alive(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get("keep-alive")?.to_str().ok()?;
     let parameters = value.split(',').map(str::trim);
@@ -197,10 +198,10 @@ fn keep_alive(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Why there is no answer.
+/// Why there is no answer to a request.
 pub(super) struct Lost {
     pub(super) error: BoxError,
-    /// The request, if not a byte of it was sent.
+    /// The request, if no byte of it was sent.
     pub(super) unsent: Option<Request<Body>>,
 }
 
@@ -213,16 +214,16 @@ impl From<TrySendError<Request<Body>>> for Lost {
     }
 }
 
-/// On a connection that had been used before, more came than one answer: which of the bytes were
-/// meant for this request cannot be told.
+/// More than one answer arrived on a connection that had been used before, so it is unknown which
+/// bytes were meant for this request.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the upstream sent more than one answer on a connection that was used before, so that it may not be the one asked for"
 )]
 struct Stray;
 
-/// The body of an answer, and the connection that it comes over: read to its end, the connection
-/// goes back to the pool.
+/// The body of an answer, together with its connection. When the body has been read to its end, the
+/// connection goes back to the pool.
 pub(super) struct Answer {
     incoming: Incoming,
     link: Option<(Link, Arc<Pool>)>,

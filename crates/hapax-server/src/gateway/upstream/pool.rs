@@ -1,7 +1,8 @@
-//! The connections to the upstream: who has one, who waits for one, which are at rest.
+//! The pool of connections to the upstream: those in use, those idle, and the requests waiting for
+//! one.
 //!
-//! A connection belongs to one request at a time, which drives it on its own task; at rest nobody
-//! drives it, and whether it still lives is asked of the system when it is wanted again.
+//! A connection belongs to one request at a time, and that request's task drives it. No task drives
+//! an idle connection; the kernel is asked whether it is still open when it is wanted again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::link::{Link, News};
 use super::trust::{QUIET, Reuse, Trust};
 use crate::telemetry::Metrics;
 
-/// The connections to one upstream. At most so many; whoever finds none waits in line.
+/// The connections to one upstream, at most `connections_max`. Further requests wait in a queue.
 pub(super) struct Pool {
     inside: Mutex<Inside>,
     trust: Trust,
@@ -25,14 +26,14 @@ pub(super) struct Pool {
 
 #[derive(Default)]
 struct Inside {
-    /// At rest, the latest used last.
+    /// Idle connections, the most recently used last.
     idle: VecDeque<Link>,
     open: usize,
     line: Line,
 }
 
-/// Who waits for a connection. Guarded requests go first: unguarded ones may take as long as they
-/// like, and hold what they get.
+/// The requests waiting for a connection. Guarded ones go first: unguarded ones may hold a
+/// connection for as long as they like.
 #[derive(Default)]
 struct Line {
     guarded: VecDeque<oneshot::Sender<Turn>>,
@@ -47,7 +48,7 @@ impl Line {
             &mut self.unguarded
         };
         let (sender, receiver) = oneshot::channel();
-        // Now and then, so that those who have left the line cost nothing for long.
+        // Removes waiters that have gone, at a small amortized cost.
         if line.len().is_power_of_two() {
             line.retain(|waiter| !waiter.is_closed());
         }
@@ -64,13 +65,13 @@ impl Line {
 
 /// What a request gets from the pool.
 pub(super) enum Turn {
-    /// A connection that was used before.
+    /// A connection that has served a request before.
     Used(Link),
-    /// The right to make one.
+    /// The right to open a connection.
     Dial(Slot),
 }
 
-/// A request's place: now, or in line.
+/// Either a turn at once, or a place in the queue.
 pub(super) enum Place {
     Now(Turn),
     Line(oneshot::Receiver<Turn>),
@@ -92,11 +93,12 @@ impl Pool {
         })
     }
 
-    /// A connection that was used within `age_max`, or the right to make one, or a place in line.
+    /// Returns a connection that was used within `age_max`, or the right to open one, or a place in
+    /// the queue.
     pub(super) fn take(self: &Arc<Self>, age_max: Duration, is_guarded: bool) -> Place {
         let mut inside = self.inside.lock();
-        // The latest used is the last: if it has rested for too long, all have. Whether it is open
-        // is for whoever takes it to ask.
+        // The last connection is the most recently used: if it has been idle for too long, all
+        // have. The caller checks whether it is still open.
         if let Some(link) = inside.idle.pop_back_if(|link| link.is_fresh(age_max)) {
             return Place::Now(Turn::Used(link));
         }
@@ -104,7 +106,7 @@ impl Pool {
             .then(|| inside.idle.pop_front())
             .flatten();
         drop(inside);
-        // Its slot comes back when it is dropped, which takes the lock.
+        // Dropping the connection returns its slot, which takes the lock.
         drop(spare);
 
         let mut inside = self.inside.lock();
@@ -115,7 +117,8 @@ impl Pool {
         Place::Line(inside.line.join(is_guarded))
     }
 
-    /// A connection that can take another request: at once, or when it has been quiet for a while.
+    /// Takes back a connection that can serve another request: at once, or after it has been quiet
+    /// for a while.
     pub(super) fn put(self: &Arc<Self>, mut link: Link) {
         link.rested_at = Instant::now();
         match self.trust.reuse(link.ends_with_head()) {
@@ -138,7 +141,8 @@ impl Pool {
         }
     }
 
-    /// Bytes came that nobody had asked for: from now on every connection serves one request.
+    /// Records that the upstream sent surplus bytes: from now on, every connection serves one
+    /// request.
     pub(super) fn distrust(&self) {
         self.metrics.upstream_surplus();
         if self.trust.lose() {
@@ -149,7 +153,7 @@ impl Pool {
         }
     }
 
-    /// Gives a connection to the first request that waits for one, or keeps it.
+    /// Gives a connection to the first waiting request, or keeps it as idle.
     fn lend(&self, mut link: Link) {
         let mut inside = self.inside.lock();
         while let Some(waiter) = inside.line.next() {
@@ -162,7 +166,7 @@ impl Pool {
         inside.idle.push_back(link);
     }
 
-    /// Closes what has rested for too long or was closed by the upstream.
+    /// Closes connections that have been idle for too long or that the upstream has closed.
     pub(super) fn sweep(&self) {
         let mut inside = self.inside.lock();
         let (kept, dead): (VecDeque<_>, VecDeque<_>) = inside.idle.drain(..).partition(|link| {
@@ -181,8 +185,8 @@ impl Drop for Slot {
             if waiter.is_closed() {
                 continue;
             }
-            // Sent without the lock: if the waiter has just gone, the slot comes straight back
-            // here.
+            // Sent without the lock: if the waiter has gone, the slot is dropped, which runs this
+            // function again.
             drop(inside);
             drop(waiter.send(Turn::Dial(Slot {
                 pool: self.pool.clone(),

@@ -1,4 +1,4 @@
-//! Patience with an upstream: it counts from the last byte of the request that was sent.
+//! The timeout for an upstream's answer. It is extended while the request is still being sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use tokio::time::timeout;
 
 use super::BoxError;
 
-/// How much of a request has been sent.
+/// Counts the progress of sending a request.
 #[derive(Clone, Default)]
 pub(super) struct Progress(Arc<AtomicU64>);
 
 impl Progress {
-    /// Watches the body of a request go, if it comes from a client that may take its time.
+    /// Counts the frames of a request's body as they are sent. Clients may send theirs slowly.
     pub(super) fn watch(&self, request: Request<Body>) -> Request<Body> {
         if request.body().is_end_stream() {
             return request;
@@ -33,8 +33,8 @@ impl Progress {
         })
     }
 
-    /// Waits for an answer for as long as the request makes progress, and for `patience` after
-    /// that.
+    /// Waits for an answer. Gives up after a window of `patience` in which the request made no
+    /// progress.
     pub(super) async fn in_time<T>(
         &self,
         patience: Duration,

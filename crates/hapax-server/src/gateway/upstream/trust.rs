@@ -1,21 +1,21 @@
 //! Whether an upstream's connections may be used again at once.
 //!
 //! Bytes that follow an answer too late to be noticed are read as the answer to the next request,
-//! which may be somebody else's. So until an upstream has shown that nothing follows its answers,
-//! each connection has to stay quiet for [`QUIET`] before it serves another request. An upstream
-//! that sends a byte nobody asked for has its connections used once each from then on.
+//! which may be another caller's. So until an upstream has shown that nothing follows its answers,
+//! each connection must stay quiet for [`QUIET`] before it serves another request. If an upstream
+//! ever sends surplus bytes, each of its connections is used only once from then on.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long a connection has to be quiet. Late bytes of a handler that writes more than it declared
-/// come within milliseconds of the answer.
+/// How long a connection must stay quiet. A handler that writes more than it declared sends the
+/// late bytes within milliseconds of the answer.
 pub(crate) const QUIET: Duration = Duration::from_millis(100);
 
-/// Connections that have to have been quiet before all are trusted to be.
+/// How many connections must have stayed quiet before all connections are trusted.
 const QUIET_CONNECTIONS: u32 = 8;
 
-/// What an upstream has shown so far.
+/// What an upstream's behaviour so far has shown.
 #[derive(Debug, Default)]
 pub(super) struct Trust {
     quiet: AtomicU32,
@@ -31,8 +31,8 @@ pub(super) enum Reuse {
 }
 
 impl Trust {
-    /// When a connection may be used again; `ends_with_head` says that its last answer was one
-    /// without a body, after which servers send one by mistake most often.
+    /// When a connection may be used again. `ends_with_head` says that its last answer had no body;
+    /// after such answers, servers most often send one by mistake.
     pub(super) fn reuse(&self, ends_with_head: bool) -> Reuse {
         if self.is_lost.load(Ordering::Relaxed) {
             Reuse::Never
@@ -43,15 +43,16 @@ impl Trust {
         }
     }
 
-    /// A connection was quiet for as long as it had to be.
+    /// Records that a connection stayed quiet for [`QUIET`].
     pub(super) fn was_quiet(&self) {
-        // A few more than needed do no harm; a counter that comes round would.
+        // Races may count a few too many, which does no harm; the check keeps the counter from
+        // wrapping.
         if self.quiet.load(Ordering::Relaxed) < QUIET_CONNECTIONS {
             self.quiet.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The upstream sent bytes that nobody had asked for. Whether this is the first time.
+    /// Records that the upstream sent surplus bytes. Returns whether this is the first time.
     pub(super) fn lose(&self) -> bool {
         !self.is_lost.swap(true, Ordering::Relaxed)
     }

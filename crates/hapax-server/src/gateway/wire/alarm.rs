@@ -1,4 +1,4 @@
-//! One alarm for all deadlines of a connection.
+//! One timer for all deadlines of a connection.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -6,11 +6,11 @@ use std::task::{Context, Waker};
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Wakes whoever waits, no later than a deadline and perhaps before it.
+/// Wakes the waiting task at a deadline at the latest, and possibly before it.
 ///
-/// Deadlines move with every request, and nearly always later. An alarm that is set too early is
-/// left: when it rings, whoever waits looks at the clock and sets it anew. So a request costs a
-/// comparison, and not a change of the timer.
+/// Deadlines move with every request, and nearly always later. A timer that is set too early is
+/// left alone: when it fires, the task looks at the clock and sets it again. So a request costs a
+/// comparison instead of a change of the timer.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
@@ -18,7 +18,7 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    /// Has the task of `cx` polled again at `deadline` at the latest.
+    /// Makes sure that the task of `cx` is polled again at `deadline` at the latest.
     pub(super) fn set(&mut self, deadline: Instant, cx: &mut Context<'_>) {
         let sleep = self
             .sleep
@@ -34,8 +34,8 @@ impl Alarm {
         {
             return;
         }
-        // Outside the task's budget: a poll that the budget turned away would not have set the
-        // timer.
+        // Polled outside of tokio's cooperative budget: if the budget were exhausted, the poll
+        // would not register the timer.
         if pin!(tokio::task::unconstrained(sleep.as_mut()))
             .poll(cx)
             .is_ready()

@@ -1,4 +1,4 @@
-//! Which bytes may stand where.
+//! Which bytes are allowed in which part of a head.
 
 const TOKEN: u8 = 1;
 const PATH: u8 = 2;
@@ -6,13 +6,13 @@ const QUERY: u8 = 4;
 
 static CLASSES: [u8; 256] = classes();
 
-/// A token of RFC 9110: a method or the name of a field.
+/// Whether this is a token of RFC 9110: a method or the name of a field.
 pub(super) fn is_token(bytes: &[u8]) -> bool {
     !bytes.is_empty() && all(bytes, TOKEN)
 }
 
-/// A path and a query as the HTTP library takes them: visible ASCII without `#` and what no address
-/// has unencoded.
+/// Whether this is a path and query that the HTTP library accepts: visible ASCII without `#` and
+/// without characters that must be percent-encoded.
 pub(super) fn is_path_and_query(bytes: &[u8]) -> bool {
     match memchr::memchr(b'?', bytes) {
         Some(at) => all(&bytes[..at], PATH) && all(&bytes[at..], QUERY),
@@ -20,22 +20,22 @@ pub(super) fn is_path_and_query(bytes: &[u8]) -> bool {
     }
 }
 
-/// The value of a field: no control characters but the tab. Written without an early return, so
-/// that it runs on many bytes at once.
+/// Whether this is a field value: no control characters except the tab. There is no early return,
+/// so that the compiler can vectorize the loop.
 pub(super) fn is_value(bytes: &[u8]) -> bool {
     !bytes.iter().fold(false, |bad, &byte| {
         bad | ((byte < b' ') & (byte != b'\t')) | (byte == 0x7f)
     })
 }
 
-/// Visible ASCII, spaces and tabs.
+/// Whether this is visible ASCII, spaces and tabs only.
 pub(super) fn is_printable(bytes: &[u8]) -> bool {
     bytes
         .iter()
         .all(|&byte| matches!(byte, b'\t' | b' '..=b'~'))
 }
 
-/// Without the spaces and tabs around it.
+/// Removes spaces and tabs at both ends.
 pub(super) fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
         bytes = rest;

@@ -1,12 +1,12 @@
-//! What the service of a connection knows of its wire.
+//! What a connection's [`Wire`](super::Wire) and its service tell each other.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::Refusal;
 
-/// Joins a connection's [`Wire`](super::Wire) and the service that answers its requests. Clones are
-/// the same handle.
+/// Connects a connection's [`Wire`](super::Wire) with the service that answers its requests. Clones
+/// are the same handle.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Handle(Arc<Shared>);
 
@@ -14,13 +14,14 @@ pub(crate) struct Handle(Arc<Shared>);
 struct Shared {
     served: AtomicU64,
     refused: OnceLock<(u64, Refusal)>,
-    /// How many requests were read to their end, bodies included.
+    /// The number of requests that were read to their end, including the body.
     ended: AtomicU64,
     open: AtomicBool,
 }
 
 /// Knows whether the body of one request was read to its end. The HTTP library does not always
-/// tell: it ends a chunked body without an error when it drops a connection in the middle of one.
+/// report that: when it drops a connection in the middle of a chunked body, it ends the body
+/// without an error.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyEnd {
     shared: Arc<Shared>,
@@ -34,10 +35,10 @@ impl BodyEnd {
 }
 
 impl Handle {
-    /// Takes up the next request that the service was given: why it stands for one that was
-    /// refused, if it does, and how to tell that its body has ended.
+    /// Takes the next request that the service was given. Returns the refusal, if the request
+    /// stands for a refused one, and a handle that knows whether its body has ended.
     ///
-    /// To be called exactly once for each request, in their order, because it counts them.
+    /// Must be called exactly once for each request, in order, because it counts them.
     pub(crate) fn next_request(&self) -> (Option<Refusal>, BodyEnd) {
         let ordinal = self.0.served.fetch_add(1, Ordering::AcqRel);
         let refusal = self
@@ -55,21 +56,21 @@ impl Handle {
         )
     }
 
-    /// The request at hand is answered with 101: what follows it is another protocol and passes
-    /// unread.
+    /// Says that the current request is answered with 101: the bytes that follow are another
+    /// protocol and are not scanned.
     ///
-    /// To be called before that answer is given to the HTTP library. A request without `Upgrade`
-    /// opens nothing.
+    /// Must be called before the answer is given to the HTTP library. It has no effect if the
+    /// request has no `Upgrade`.
     pub(crate) fn open(&self) {
         self.0.open.store(true, Ordering::Release);
     }
 
     pub(super) fn refuse(&self, ordinal: u64, refusal: Refusal) {
-        // A connection is refused once: nothing is scanned after it.
+        // A connection is refused only once: nothing is scanned afterwards.
         let _ = self.0.refused.set((ordinal, refusal));
     }
 
-    /// So many requests have been read to their end.
+    /// Records how many requests have been read to their end.
     pub(super) fn note_ended(&self, ended: u64) {
         self.0.ended.store(ended, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! The head of a request, judged line by line as the lines become whole.
+//! Checks the head of a request, line by line as the lines arrive.
 
 use std::ops::Range;
 
@@ -8,13 +8,14 @@ use super::class::{is_path_and_query, is_token, is_value, trim};
 use super::settings::Limits;
 use super::{Refusal, host};
 
-/// What the lines so far said that matters for framing.
+/// What the lines read so far say about framing.
 #[derive(Debug, Default)]
 pub(super) struct Head {
-    /// An empty line stood before the request line, which RFC 9112 2.2 asks to forgive once.
+    /// Whether an empty line came before the request line. RFC 9112 section 2.2 asks servers to
+    /// ignore one.
     pub(super) blank: bool,
     version: Option<Version>,
-    /// Where in the head the authority of an absolute target stands.
+    /// The position in the head of the authority of an absolute target.
     authority: Option<Range<usize>>,
     host: Option<Range<usize>>,
     fields: usize,
@@ -30,7 +31,7 @@ enum Version {
     Current,
 }
 
-/// What follows a head.
+/// The body that follows a head.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Framing {
     Nothing,
@@ -39,8 +40,8 @@ pub(super) enum Framing {
 }
 
 impl Head {
-    /// Judges the line of `head` that `line` says, without its end. The framing, if that line ends
-    /// the head.
+    /// Checks the line at `line` in `head`, without its line end. Returns the framing if that line
+    /// ends the head.
     pub(super) fn line(
         &mut self,
         head: &[u8],
@@ -82,8 +83,8 @@ impl Head {
                 let length =
                     memchr::memchr(b'/', &target[scheme..]).unwrap_or(target.len() - scheme);
                 let (authority, path) = target[scheme..].split_at(length);
-                // Without a path this would be the same as `*`, and a second spelling is a second
-                // chance to be misread.
+                // Without a path, this would mean the same as `*`; a second spelling invites
+                // misreading.
                 if !host::is_plain(authority) || (path.is_empty() && method == b"OPTIONS") {
                     return Err(Refusal::Target);
                 }
@@ -114,7 +115,7 @@ impl Head {
             4 if name.eq_ignore_ascii_case(b"host") => self.host(line, value, start),
             6 if name.eq_ignore_ascii_case(b"expect") => self.expect(value),
             7 if name.eq_ignore_ascii_case(b"upgrade") => {
-                // HTTP/1.0 knows no upgrades, and the library then sees none either.
+                // HTTP/1.0 has no upgrades, and the HTTP library ignores the field then.
                 self.upgrade = version == Version::Current;
                 Ok(())
             }
@@ -187,8 +188,8 @@ impl Head {
     }
 }
 
-/// Judges a field that stands after a body: by the rules of those in a head, and none that had to
-/// be known before.
+/// Checks a trailer field: it follows the rules of header fields, and must not be a field that had
+/// to be known before the body.
 pub(super) fn trailer(line: &[u8], limits: &Limits) -> Result<(), Refusal> {
     let (name, _) = split_field(line)?;
     let name = lower_case(name);
@@ -198,7 +199,7 @@ pub(super) fn trailer(line: &[u8], limits: &Limits) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A number of 1 to 19 digits, which is what always fits.
+/// Parses a number of 1 to 19 digits, which always fits a `u64`.
 pub(super) fn digits(value: &[u8]) -> Option<u64> {
     if !(1..=19).contains(&value.len()) || !value.iter().all(u8::is_ascii_digit) {
         return None;
@@ -214,7 +215,7 @@ fn version(bytes: &[u8]) -> Result<Version, Refusal> {
     match bytes {
         b"HTTP/1.1" => Ok(Version::Current),
         b"HTTP/1.0" => Ok(Version::Old),
-        // One more space is a malformed line rather than an unknown version.
+        // A further space makes it a malformed line rather than an unknown version.
         _ if bytes.starts_with(b"HTTP/") && memchr::memchr(b' ', bytes).is_none() => {
             Err(Refusal::Version)
         }
@@ -264,13 +265,13 @@ fn connection(value: &[u8], limits: &Limits) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A name that is known to be a token, which is ASCII.
+/// The lower case of a token, which is known to be ASCII.
 fn lower_case(token: &[u8]) -> String {
     String::from_utf8_lossy(token).to_ascii_lowercase()
 }
 
-/// Whether a field must come from the head of the request and reach the service: by its name, or
-/// because of what the configuration uses it for.
+/// Whether a field must come in the head of the request and reach the service: because of its name,
+/// or because the configuration uses it.
 fn is_protected(name: &str, limits: &Limits) -> bool {
     let is_name = |given: &String| name.eq_ignore_ascii_case(given);
     fields::is_protected(name) || limits.never_hop_by_hop.iter().any(is_name)

@@ -1,7 +1,7 @@
-//! What a plain host is.
+//! The syntax of a plain host.
 
-/// `name`, `1.2.3.4` or `[::1]`, and perhaps a port. Nothing that somebody behind could read as
-/// more than one host, or as another.
+/// Whether this is `name`, `1.2.3.4` or `[::1]`, with an optional port. Refuses everything that the
+/// upstream could read as several hosts or as another host.
 pub(super) fn is_plain(host: &[u8]) -> bool {
     let (name, port) = match host {
         [b'[', rest @ ..] => match memchr::memchr(b']', rest) {

@@ -1,4 +1,4 @@
-//! What is left to check of a request that came over HTTP/2, whose framing is not for us to read.
+//! Checks a request that came over HTTP/2, where the HTTP library handles the framing.
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, header};
@@ -6,10 +6,11 @@ use http::{HeaderMap, HeaderName, Method, header};
 use super::head::digits;
 use super::{Refusal, host};
 
-/// Refuses a request over HTTP/2 that could not be passed on as plainly one request over HTTP/1.
+/// Refuses a request over HTTP/2 that could not be forwarded unambiguously as one request over
+/// HTTP/1.
 ///
-/// A fragment in `:path` cannot be seen here: the HTTP library drops it, so that nobody behind sees
-/// it either.
+/// A fragment in `:path` cannot be seen here: the HTTP library drops it, so the upstream does not
+/// see it either.
 pub(crate) fn check_http2(parts: &Parts) -> Result<(), Refusal> {
     if parts.method == Method::CONNECT {
         return Err(Refusal::Connect);
@@ -78,7 +79,7 @@ fn check_fields(headers: &HeaderMap) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The value of a field, if any. None at all if it is given more than once.
+/// The value of a field, if present; the outer `None` if the field is given more than once.
 fn at_most_one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Option<&'a [u8]>> {
     let mut values = headers.get_all(name).iter();
     let first = values.next().map(|value| value.as_bytes());

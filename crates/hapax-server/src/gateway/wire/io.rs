@@ -15,35 +15,33 @@ use super::linger::Linger;
 use super::meter::{Meter, TooSlow};
 use super::{Handle, Refusal, Scanner, Settings};
 
-/// What the service is given in place of a request that was refused. Its answer is the last on the
-/// connection.
+/// Given to the service in place of a refused request. Its answer is the last on the connection.
 const REPLACEMENT: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\nconnection: close\r\n\r\n";
 
-/// Read at once, at most.
+/// The limit on the bytes of one read.
 const SCRATCH_BYTES: usize = 64 << 10;
 
 thread_local! {
-    // One for each thread and not for each connection: ten thousand idle connections must not hold
-    // ten thousand buffers.
+    // One per thread and not per connection: ten thousand idle connections must not hold ten
+    // thousand buffers.
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A client's connection, of which only what is plainly a request is read.
+/// A client's connection, from which the HTTP library reads only well-formed requests.
 ///
-/// The HTTP library must be told to allow half-closed connections. It then reads nothing between a
-/// request and the answer to it, and the bytes behind a request to change the protocol wait for
-/// that answer.
+/// The HTTP library must be set to allow half-closed connections. It then reads nothing between a
+/// request and its answer, so the bytes after an upgrade request wait for that answer.
 #[derive(Debug)]
 pub(crate) struct Wire<S> {
     stream: S,
     scanner: Scanner,
     handle: Handle,
     settings: Settings,
-    /// Read and not yet passed on. The first `cleared` of them are good.
+    /// Bytes that were read and not yet passed on. The first `cleared` of them are good.
     held: BytesMut,
     cleared: usize,
     refused: Option<Refusal>,
-    /// No more is read: the client closed its side, or was idle for too long.
+    /// Nothing more is read: the client closed its side, or was idle for too long.
     ended: bool,
     closed: bool,
     head_since: Option<Instant>,
@@ -54,7 +52,7 @@ pub(crate) struct Wire<S> {
     linger: Linger,
 }
 
-/// What the client is waited for.
+/// What the connection is waiting for from the client.
 enum Awaited {
     Request,
     Head,
@@ -63,7 +61,7 @@ enum Awaited {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
-    /// Around a connection of which `sniffed` was already read, to see what it speaks.
+    /// Wraps a connection. `sniffed` holds the bytes already read to detect the protocol.
     pub(crate) fn new(stream: S, sniffed: BytesMut, settings: Settings) -> (Wire<S>, Handle) {
         let handle = Handle::default();
         let mut wire = Wire {
@@ -87,7 +85,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         (wire, handle)
     }
 
-    /// Passes on what is known to be good. False if that is nothing.
+    /// Passes on bytes that are known to be good. Returns false if there are none.
     fn hand_over(&mut self, cursor: &mut ReadBufCursor<'_>) -> bool {
         let length = self.cleared.min(cursor.remaining());
         if length == 0 {
@@ -97,7 +95,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.held.advance(length);
         self.cleared -= length;
         if self.held.is_empty() {
-            // Most heads arrive whole, so that this is seldom needed again.
+            // Frees the buffer: most heads arrive whole, so it is seldom needed again.
             self.held = BytesMut::new();
         }
         true
@@ -113,8 +111,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Scans what was just read: straight into the library's buffer as far as it is good, and aside
-    /// what is not certain yet.
+    /// Scans the bytes just read: good ones go straight into the library's buffer, and undecided
+    /// ones are held back.
     fn take(&mut self, read: &[u8], cursor: &mut ReadBufCursor<'_>) {
         if !self.held.is_empty() {
             self.held.extend_from_slice(read);
@@ -131,8 +129,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     }
 
     fn scanned(&mut self, requests_before: u64) {
-        // Before the library is given the last bytes of a body, so that it cannot end sooner than
-        // this knows.
+        // Recorded before the library gets the last bytes of a body, so that the service never sees
+        // the end of a body before this handle knows it.
         self.handle.note_ended(self.scanner.ended());
         if self.scanner.requests() != requests_before {
             self.head_since = None;
@@ -140,7 +138,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Nothing of the client is passed on any more, except for what was good before.
+    /// Stops passing on bytes of the client, except those that were already found good.
     fn refuse(&mut self, refusal: Refusal) {
         self.refused = Some(refusal);
         self.held.truncate(self.cleared);
@@ -151,8 +149,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.cleared = self.held.len();
     }
 
-    /// The library reads again behind a request to change the protocol, so that by now the service
-    /// has answered it.
+    /// Resolves an upgrade request. The library reads again after it, so the service has answered
+    /// it by now.
     fn settle_upgrade(&mut self) {
         if self.handle.is_open() {
             self.scanner.open();
@@ -162,23 +160,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.scan_held();
     }
 
-    /// What to read when nothing more is to be scanned.
+    /// The result of a read after a refusal.
     fn poll_refused(&self, refusal: Refusal) -> Poll<io::Result<()>> {
         if self.scanner.in_head() {
-            // The service is answering, and then the connection closes. Nobody needs to be woken
-            // for that.
+            // The service is answering, and then the connection closes; no wake-up is needed.
             Poll::Pending
         } else {
             Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal)))
         }
     }
 
-    /// The client sends nothing: has it had its time?
+    /// Checks how long the client has sent nothing, and sets the alarm or ends the connection.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (now, pace) = (Instant::now(), self.settings.pace);
         let deadline = match self.awaited() {
             Awaited::AnotherProtocol => return Poll::Pending,
-            // It is still busy with the answer before: that has its own measure.
+            // The client is still reading the previous answer, which has its own limit.
             Awaited::Request if self.writing.is_waiting() => {
                 *self.idle_since.insert(now) + pace.keep_alive
             }
@@ -196,7 +193,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         if let Awaited::Head = self.awaited() {
             self.refuse(Refusal::HeadTooSlow);
         } else {
-            // As if the client had closed: an unused connection ends in good order.
+            // As if the client had closed: an unused connection is closed cleanly.
             self.ended = true;
         }
         Poll::Ready(Ok(()))
@@ -208,7 +205,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         } else if !self.scanner.in_head() {
             Awaited::Body
         } else if matches!(&self.held[..], b"" | b"\r" | b"\r\n") {
-            // An empty line is no beginning of a request: some clients send one after a body.
+            // An empty line does not begin a request: some clients send one after a body.
             Awaited::Request
         } else {
             Awaited::Head
@@ -235,7 +232,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     fn filled(&mut self, read: &[u8], cursor: &mut ReadBufCursor<'_>) {
         if read.is_empty() {
             (self.ended, self.closed) = (true, true);
-            // What the client did not finish is nothing.
+            // An unfinished request is discarded.
             self.held.truncate(self.cleared);
         } else {
             self.idle_since = None;
@@ -252,8 +249,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         match polled {
             Poll::Ready(Ok(bytes)) => {
                 self.writing.progress(bytes);
-                // The library asks for the next request before it has written the last of an
-                // answer.
+                // The library asks for the next request before it has written the end of an answer,
+                // so the idle time starts again.
                 if self.idle_since.is_some() {
                     self.idle_since = Some(Instant::now());
                 }
@@ -264,7 +261,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// The client takes nothing: has it had its time?
+    /// Checks how long the client has read nothing, and sets the alarm or fails.
     fn poll_taken(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         match self.writing.wait(Instant::now(), &self.settings.pace) {
             Ok(deadline) => {
@@ -345,8 +342,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Write for Wire<S> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let wire = self.get_mut();
         if wire.scanner.is_open() {
-            // Another protocol may go on in the other direction, and its bytes are not ours to
-            // discard.
+            // The other protocol may continue in the other direction, so its bytes must not be
+            // discarded.
             return Pin::new(&mut wire.stream).poll_shutdown(cx);
         }
         match wire

@@ -1,4 +1,4 @@
-//! Closing so that the last answer arrives.
+//! Closes a connection such that the last answer arrives.
 
 use std::io;
 use std::pin::Pin;
@@ -10,13 +10,14 @@ use tokio::time::Instant;
 
 use super::alarm::Alarm;
 
-/// How much of what a client still sends is taken off it.
+/// How many bytes that the client still sends are read and discarded.
 const BYTES_MAX: usize = 256 << 10;
-/// How long it is given to close its side.
+/// How long the client has to close its side.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
-/// A close that first ends our side and then reads what the client is still sending. Closing with
-/// unread bytes makes the kernel reset the connection, and a reset can overtake the answer.
+/// A close that first ends the gateway's side and then reads what the client is still sending.
+/// Closing with unread bytes makes the kernel reset the connection, and a reset can overtake the
+/// answer.
 #[derive(Debug, Default)]
 pub(super) enum Linger {
     #[default]
@@ -29,13 +30,13 @@ pub(super) enum Linger {
 }
 
 impl Linger {
-    /// Whether our side has not ended yet.
+    /// Whether the gateway's side is still open.
     pub(super) fn is_open(&self) -> bool {
         matches!(self, Linger::Open)
     }
 
-    /// Ends our side, and is done when the client has closed its own, or has had its time or its
-    /// bytes. `closed` says that it has.
+    /// Ends the gateway's side. It is done when the client has closed its side, or has used up its
+    /// time or its bytes. `closed` says that the client has closed already.
     pub(super) fn poll<S: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -74,7 +75,7 @@ impl Linger {
     }
 }
 
-/// Reads and forgets. Zero if there is no more to come, whatever the reason.
+/// Reads and discards. Returns zero when nothing more will come, for whatever reason.
 fn discard<S: AsyncRead + Unpin>(cx: &mut Context<'_>, stream: &mut S, left: usize) -> Poll<usize> {
     let mut bytes = [0; 4 << 10];
     let mut buffer = ReadBuf::new(&mut bytes[..left.min(4 << 10)]);

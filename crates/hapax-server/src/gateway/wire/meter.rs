@@ -1,4 +1,4 @@
-//! How long a peer was waited for, and what came of it.
+//! Measures how long a peer was waited for, and how many bytes moved.
 
 use std::time::Duration;
 
@@ -6,24 +6,25 @@ use tokio::time::Instant;
 
 use super::Pace;
 
-/// Counts waiting and progress in one direction. Time in which nobody wants anything of the peer
-/// does not pass here.
+/// Counts waiting time and progress in one direction. Time in which nothing is expected of the peer
+/// does not count.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     waiting: Option<Instant>,
-    /// Waited since the last progress.
+    /// Time waited since the last progress.
     still: Duration,
-    /// Waited, and moved, in the present window.
+    /// Time waited in the current window; `bytes` counts what moved in it.
     waited: Duration,
     bytes: u64,
 }
 
-/// The peer takes too long.
+/// The peer is too slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooSlow;
 
 impl Meter {
-    /// The peer is being waited for. Until when it may take, if nothing happens before.
+    /// Starts or continues waiting for the peer. Returns the deadline that applies if no byte moves
+    /// before.
     pub(super) fn wait(&mut self, now: Instant, pace: &Pace) -> Result<Instant, TooSlow> {
         self.pass(now);
         self.waiting = Some(now);
@@ -39,7 +40,7 @@ impl Meter {
         Ok(now + (pace.stall - self.still.max(self.waited)))
     }
 
-    /// Bytes moved. Reads the clock only if they had to be waited for.
+    /// Records that bytes moved. It reads the clock only if they had to be waited for.
     pub(super) fn progress(&mut self, bytes: usize) {
         if self.waiting.is_some() {
             self.pass(Instant::now());
@@ -48,7 +49,7 @@ impl Meter {
         self.bytes += bytes as u64;
     }
 
-    /// Nothing is wanted of the peer any more.
+    /// Resets the meter: nothing is expected of the peer any more.
     pub(super) fn rest(&mut self) {
         *self = Meter::default();
     }

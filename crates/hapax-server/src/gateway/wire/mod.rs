@@ -1,12 +1,12 @@
-//! What stands between a client's connection and the HTTP library: only what is plainly one request
-//! after another passes.
+//! A strict scanner between a client's connection and the HTTP library: only well-formed requests,
+//! one after another, pass.
 //!
 //! HTTP libraries are lenient, and two that are lenient in different ways see different requests in
-//! the same bytes. So every byte of an HTTP/1 connection is read by a [`Scanner`] first, which
-//! follows the framing by the letter of RFC 9112; [`Wire`] holds a head back until all of it is
-//! good. What is refused never reaches the library: in its place the service is given a request
-//! that its [`Handle`] knows to be refused, answers it, and the connection closes. Over HTTP/2 the
-//! framing is the protocol's own; [`check_http2`] looks at what is left.
+//! the same bytes. So a [`Scanner`] reads every byte of an HTTP/1 connection first and follows the
+//! framing strictly by RFC 9112; [`Wire`] holds a head back until all of it is good. A refused
+//! request never reaches the library: in its place the service gets a request that its [`Handle`]
+//! knows to be refused, answers it, and the connection closes. HTTP/2 has its own framing;
+//! [`check_http2`] checks the rest.
 //!
 //! ```ignore
 //! let (wire, handle) = Wire::new(socket, sniffed, settings.clone());

@@ -1,10 +1,10 @@
-//! Why bytes are refused, in a word and in a sentence.
+//! Why bytes are refused, as a code and as a sentence.
 
 use std::fmt;
 
 use http::StatusCode;
 
-/// Why what a client sent is not plainly a request.
+/// Why a client's bytes are not an unambiguous request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Refusal {
     LineEnd,
@@ -41,7 +41,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// All of them.
+    /// All refusals.
     const ALL: [Refusal; 31] = [
         Refusal::LineEnd,
         Refusal::RequestLine,
@@ -76,7 +76,7 @@ impl Refusal {
         Refusal::TrailersTooLarge,
     ];
 
-    /// The one that a word names.
+    /// The refusal with this code.
     pub(crate) fn from_word(word: &str) -> Option<Refusal> {
         Refusal::ALL
             .into_iter()
@@ -94,12 +94,12 @@ impl Refusal {
         }
     }
 
-    /// One word, for metrics and logs.
+    /// The code for metrics and logs.
     pub(crate) fn code(self) -> &'static str {
         self.code_and_sentence().0
     }
 
-    /// A sentence for whoever wrote the client.
+    /// A sentence for the author of the client.
     pub(crate) fn sentence(self) -> &'static str {
         self.code_and_sentence().1
     }

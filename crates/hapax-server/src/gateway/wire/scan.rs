@@ -1,4 +1,4 @@
-//! Follows the messages on a connection, byte for byte: no input, no output, no clock.
+//! Follows the messages on a connection byte by byte, without I/O and without a clock.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use super::class::is_printable;
 use super::head::{Framing, Head, trailer};
 use super::{Limits, Refusal};
 
-/// Digits of a chunk's size: what fits 64 bits.
+/// Limit on the hexadecimal digits of a chunk's size: 16 fit 64 bits.
 const CHUNK_DIGITS_MAX: usize = 16;
-/// Nobody uses extensions. They are taken because the specification asks for it, and bounded
-/// because nobody uses them.
+/// Limits on chunk extensions. The specification requires accepting them, but they are practically
+/// unused, so small limits suffice.
 const EXTENSION_BYTES_MAX: usize = 256;
 const EXTENSIONS_BYTES_MAX: usize = 4 << 10;
-/// Fewer than the library takes, so that it is never the one to refuse.
+/// Less than the library accepts, so that the library never refuses trailers itself.
 const TRAILER_BYTES_MAX: usize = 8 << 10;
 
-/// Reads the bytes of a connection and says how far they are good.
+/// Reads the bytes of a connection and says how many of them are good.
 ///
-/// Whoever calls it presents all bytes that were not yet called good, and presents the rest again
-/// with more behind it. However the bytes are cut, the verdict is the same.
+/// The caller presents all bytes that were not yet called good, and presents the rest again with
+/// more bytes appended. The verdict does not depend on how the bytes are split.
 #[derive(Debug)]
 pub(crate) struct Scanner {
     limits: Arc<Limits>,
@@ -33,25 +33,25 @@ pub(crate) struct Scanner {
     trailers: usize,
 }
 
-/// How far bytes are good.
+/// How many bytes are good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scan {
-    /// So many of the bytes may be passed on.
+    /// The number of bytes that may be passed on.
     pub(crate) good: usize,
-    /// Why nothing behind them ever may.
+    /// Why no byte after them may ever be passed on.
     pub(crate) refused: Option<Refusal>,
 }
 
-/// What a run of good bytes is.
+/// What a run of good bytes consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// A whole head.
     Head,
     /// A part of a body.
     Body,
-    /// What stands around the parts of a chunked body: sizes, line ends, trailers.
+    /// What surrounds the data of a chunked body: sizes, line ends, trailers.
     Framing,
-    /// Another protocol.
+    /// Bytes of another protocol, after an upgrade.
     Open,
 }
 
@@ -63,13 +63,12 @@ enum State {
     Chunk(u64),
     ChunkEnd,
     Trailers,
-    /// Behind a request to change the protocol: whether its successor is a head depends on the
-    /// answer.
+    /// After an upgrade request: whether a head follows depends on the answer.
     Paused,
     Open,
 }
 
-/// How far lines were found in the bytes that are presented again and again.
+/// How far lines were found in the bytes; the caller presents those again each time.
 #[derive(Debug, Default)]
 struct Lines {
     start: usize,
@@ -77,7 +76,7 @@ struct Lines {
 }
 
 impl Scanner {
-    /// At the beginning of a connection.
+    /// A scanner at the beginning of a connection.
     pub(crate) fn new(limits: Arc<Limits>) -> Scanner {
         Scanner {
             limits,
@@ -93,7 +92,7 @@ impl Scanner {
         }
     }
 
-    /// How far `input` is good.
+    /// Scans `input` and says how much of it is good.
     pub(crate) fn scan(&mut self, input: &[u8]) -> Scan {
         let mut good = 0;
         while self.refused.is_none() {
@@ -109,7 +108,7 @@ impl Scanner {
         }
     }
 
-    /// The next good bytes and what they are; none if more are needed to tell.
+    /// The next good bytes and what they are; `None` if more bytes are needed to decide.
     pub(crate) fn step(&mut self, input: &[u8]) -> Result<Option<(Piece, usize)>, Refusal> {
         if input.is_empty() {
             return Ok(None);
@@ -145,12 +144,12 @@ impl Scanner {
         }
     }
 
-    /// How many heads were good so far.
+    /// The number of good heads so far.
     pub(crate) fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// How many requests were good to their end.
+    /// The number of requests that were good to their end.
     pub(crate) fn ended(&self) -> u64 {
         self.ended
     }
@@ -160,26 +159,27 @@ impl Scanner {
         matches!(self.state, State::Head)
     }
 
-    /// Whether everything passes.
+    /// Whether everything passes, after an upgrade.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.state, State::Open)
     }
 
-    /// Whether it stands behind a request to change the protocol, and needs to be told what was
-    /// answered: [`Scanner::open`] or [`Scanner::resume`]. Until then nothing is good, because the
-    /// same bytes would be a request by one answer and not by the other.
+    /// Whether the scanner is behind an upgrade request and needs to know the answer: the caller
+    /// then calls [`Scanner::open`] or [`Scanner::resume`]. Until then no byte is good, because the
+    /// answer decides whether the bytes are a request.
     pub(crate) fn is_paused(&self) -> bool {
         matches!(self.state, State::Paused)
     }
 
-    /// The protocol was changed: from now on everything passes. Does nothing unless it is paused.
+    /// Says that the protocol was changed: from now on everything passes. Does nothing unless
+    /// paused.
     pub(crate) fn open(&mut self) {
         if self.is_paused() {
             self.state = State::Open;
         }
     }
 
-    /// The protocol stays: what follows is a head. Does nothing unless it is paused.
+    /// Says that the protocol was not changed: a head follows. Does nothing unless paused.
     pub(crate) fn resume(&mut self) {
         if self.is_paused() {
             self.state = State::Head;
@@ -293,8 +293,8 @@ impl Scanner {
 }
 
 impl Lines {
-    /// The next whole line, without its end. Fails with `too_long` as soon as it is certain that
-    /// the line ends behind `max`.
+    /// The next whole line, without its line end. Fails with `too_long` as soon as it is certain
+    /// that the line ends after `max`.
     fn next(
         &mut self,
         input: &[u8],
@@ -311,7 +311,7 @@ impl Lines {
             return Err(Refusal::LineEnd);
         }
         let line = self.start..feed - 1;
-        // A line may hold no other: whoever takes a lone CR for an end would see two.
+        // A parser that takes a lone CR for a line end would see two lines.
         if memchr::memchr(b'\r', &input[line.clone()]).is_some() {
             return Err(Refusal::LineEnd);
         }

@@ -1,19 +1,19 @@
-//! What a connection is allowed.
+//! Limits and timeouts of a connection.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config;
 
-/// How much a head may hold, and which fields it may not call a matter of one connection.
+/// How large a head may be, and which fields `Connection` may not name.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    /// Bytes of a head, from its request line to its empty line.
+    /// Limit on the bytes of a head, from its request line to its empty line.
     pub(crate) head_bytes_max: usize,
-    /// Fields of a head, and of the trailers of a body.
+    /// Limit on the fields of a head, and on the trailers of a body.
     pub(crate) fields_max: usize,
-    /// Fields, in any case, that `Connection` may not name besides those that no client may have
-    /// removed on the way: the name of the key's field where it is not the usual one.
+    /// Names of fields, in any case, that `Connection` may not name, in addition to the protected
+    /// fields: the key's header where the configuration renames it.
     pub(crate) never_hop_by_hop: Vec<String>,
 }
 
@@ -24,24 +24,23 @@ pub(crate) struct Pace {
     pub(crate) header: Duration,
     /// From one request to the next.
     pub(crate) keep_alive: Duration,
-    /// Without any progress in a body or an answer, while it is the client that is waited for.
+    /// Without any progress in a body or an answer, while the gateway waits for the client.
     pub(crate) stall: Duration,
-    /// Bytes a second on the average of each `stall` that the client is waited for.
+    /// The minimal average rate, in bytes per second, over each `stall` of waiting for the client.
     pub(crate) rate_min: u64,
 }
 
 /// What every connection of a listener shares. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// How much.
+    /// Limits on size.
     pub(crate) limits: Arc<Limits>,
-    /// How fast.
+    /// Limits on time.
     pub(crate) pace: Pace,
 }
 
 impl Settings {
-    /// What the configuration says. `never_hop_by_hop` are the names it gives to fields that
-    /// matter.
+    /// Takes the limits from the configuration. `never_hop_by_hop` is the field of [`Limits`].
     pub(crate) fn new(
         timeouts: &config::Timeouts,
         limits: &config::Limits,

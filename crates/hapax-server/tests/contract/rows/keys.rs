@@ -1,5 +1,4 @@
-//! What is judged before anything is asked of the store: the key, who is asking, the deadline, the
-//! body.
+//! What is checked before the store is called: the key, the principal, the deadline, the body.
 
 use std::time::Duration;
 

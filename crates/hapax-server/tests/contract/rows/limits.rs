@@ -1,4 +1,4 @@
-//! Keys that are not in their field, and new keys that are refused while old ones are not.
+//! Keys that are not in a header field, and limits that refuse new keys but not old ones.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The rows: each a small world in which one answer is due.
+//! The rows: each sets up a world in which one answer is due.
 
 mod keys;
 mod limits;
@@ -16,35 +16,35 @@ use hapax_server::config::Config;
 use crate::harness::Answer;
 use crate::world::{World, everywhere};
 
-/// What an answer has to say about itself.
+/// The kinds of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Says {
-    /// Ours, by the table, with advice whether to try again.
+    /// A rejection of the table, with retry advice.
     Rejection { code: &'static str, again: bool },
-    /// The gateway's own about a request that was not guarded, without such advice.
+    /// A problem of the gateway about an unguarded request, without retry advice.
     Problem(&'static str),
-    /// The upstream's, kept from now on.
+    /// The upstream's answer, kept from now on.
     First,
-    /// The upstream's, not kept.
+    /// The upstream's answer, not kept.
     Passed,
-    /// The upstream's, unchanged, with advice whether to try again: it does not tell whether the
-    /// effect is done.
+    /// The upstream's answer, unchanged, with retry advice: it does not tell whether the effect is
+    /// done.
     Held { again: bool },
-    /// The stored one.
+    /// The stored answer.
     Replay,
 }
 
-/// What the gateway is told before it starts.
+/// Changes the gateway's configuration before it starts.
 type Settle = Box<dyn Fn(&mut Config)>;
 
-/// What provokes the answer. The world comes back with it, because some rows start another.
+/// Provokes the answer. Returns the world too, because some rows start another one.
 type Provoke = Box<dyn Fn(World) -> Pin<Box<dyn Future<Output = (World, Answer)>>>>;
 
 pub struct Row {
     pub name: &'static str,
     pub status: u16,
     pub says: Says,
-    /// What the upstream counts in the end.
+    /// The number of effects that the upstream has counted at the end.
     pub effects: usize,
     pub needs_small_disk: bool,
     pub needs_database: bool,
@@ -66,7 +66,7 @@ impl Row {
         }
     }
 
-    /// A route for everything with this policy.
+    /// Sets one route for all paths, with this policy.
     fn policy(self, change: impl Fn(&mut Policy) + 'static) -> Row {
         self.config(move |config| {
             let mut policy = Policy::default();
@@ -85,7 +85,7 @@ impl Row {
         self
     }
 
-    /// With its records in a Postgres.
+    /// Stores the records in Postgres.
     fn on_database(mut self) -> Row {
         self.needs_database = true;
         self
@@ -98,7 +98,7 @@ impl Row {
         })
     }
 
-    /// For those that need more than one world, one after another.
+    /// For rows that need several worlds, one after another.
     fn by_worlds(
         mut self,
         provoke: impl AsyncFn(World) -> (World, Answer) + Copy + 'static,
@@ -131,7 +131,7 @@ fn rejected(name: &'static str, status: u16, code: &'static str, effects: usize)
     )
 }
 
-/// The same, with the advice to try again.
+/// Like [`rejected`], with the advice to retry.
 fn deferred(name: &'static str, status: u16, code: &'static str, effects: usize) -> Row {
     Row::new(name, status, Says::Rejection { code, again: true }, effects)
 }

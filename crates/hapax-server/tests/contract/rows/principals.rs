@@ -1,4 +1,4 @@
-//! Callers who cannot be believed, or not now.
+//! Callers whose credentials are invalid, or cannot be verified now.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -49,7 +49,8 @@ pub fn rows() -> Vec<Row> {
 }
 
 fn by_token(config: &mut Config) {
-    // The same in every row, and put in place whole: a gateway of another row may be reading it.
+    // The same file for every row. It is replaced atomically, because the gateway of another row
+    // may be reading it.
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("contract-secret");
     let aside = path.with_extension(uuid::Uuid::new_v4().to_string());
     std::fs::write(&aside, SECRET).unwrap();

@@ -1,5 +1,4 @@
-//! What becomes of a request when the store is full, damaged or new to it, and when the gateway is
-//! about to stop.
+//! Requests while the store is full, damaged or replaced, and while the gateway is draining.
 
 use std::time::Duration;
 

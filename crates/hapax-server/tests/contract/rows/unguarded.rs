@@ -1,4 +1,4 @@
-//! What is not guarded, and what the gateway answers by itself.
+//! Requests that are not guarded, and those that the gateway answers itself.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn get(target: &str) -> ClientRequest {
         .unwrap()
 }
 
-/// A route with little left at its default.
+/// A route with few settings left at their defaults.
 fn charges() -> Route {
     let policy = Policy {
         mode: Mode::Rerun,

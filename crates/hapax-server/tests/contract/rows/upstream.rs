@@ -1,4 +1,4 @@
-//! What the upstream makes of a guarded request, and the first caller gets of that.
+//! How the upstream treats a guarded request, and what the first caller gets.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use super::{Row, Says, deferred, rejected};
 use crate::client::{post, without_key};
 use crate::world::everywhere;
 
-/// Nobody listens on the first of all ports.
+/// Sets an upstream address without a listener: port 1.
 pub fn nobody(config: &mut Config) {
     config.upstream.url = "http://127.0.0.1:1".parse().unwrap();
 }
 
-/// Nothing takes so long unless it hangs.
+/// Sets a short answer timeout; only an upstream that hangs exceeds it.
 pub fn impatient(config: &mut Config) {
     config.timeouts.answer = Duration::from_millis(200);
 }
 
-/// Asks the upstream what became of a lost attempt.
+/// Sets mode `probe`: the gateway asks the upstream what became of a lost attempt.
 fn probed(config: &mut Config) {
     let policy = Policy {
         mode: Mode::Probe,
@@ -31,7 +31,7 @@ fn probed(config: &mut Config) {
     }];
 }
 
-/// An answer that does not tell whether the effect is done.
+/// A row whose answer does not tell whether the effect is done.
 fn held(name: &'static str, status: u16, effects: usize) -> Row {
     Row::new(name, status, Says::Held { again: false }, effects)
 }
@@ -167,8 +167,8 @@ pub fn rows() -> Vec<Row> {
         deferred("upstream broke off, probe", 502, "outcome-unknown", 1)
             .config(probed)
             .by(async |world| world.send(post("k", "break off")).await),
-        // It answers a question as it answers everything, which says nothing of what became of the
-        // first.
+        // The upstream answers the probe like any other request, which does not tell what became of
+        // the first.
         rejected(
             "upstream does not know what became of it",
             409,

@@ -1,4 +1,4 @@
-//! Chunks: sizes, extensions, ends, and what stands after the last.
+//! Chunks: sizes, extensions, ends, and bytes after the last chunk.
 
 use super::{Case, SMUGGLED, broken_off, len, passes, post, then_refused};
 

@@ -1,4 +1,4 @@
-//! What `Connection` would have left out on the way.
+//! Fields that `Connection` names, to have a proxy remove them.
 
 use super::{Case, alone, passes, post, refused};
 

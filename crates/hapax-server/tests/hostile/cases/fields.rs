@@ -1,4 +1,4 @@
-//! Names and values of fields, and fields that claim to be ours.
+//! Names and values of fields, and forged Hapax fields.
 
 use super::{Case, passes, post, refused, too_large};
 

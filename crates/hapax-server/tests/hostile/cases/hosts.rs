@@ -1,4 +1,4 @@
-//! Whom a request is for.
+//! The `Host` field.
 
 use super::{Case, passes, refused};
 

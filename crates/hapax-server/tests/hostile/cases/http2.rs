@@ -1,4 +1,4 @@
-//! HTTP/2: fields that would be something else once they are lines.
+//! HTTP/2: fields that would change their meaning when they are written as lines.
 
 use super::{Case, Expect, First, Input, SMUGGLED};
 use hapax_testkit::harness::frames::{
@@ -194,7 +194,7 @@ fn paths(all: &mut Vec<Case>) {
     ] {
         all.push(refused(name, instead(":path", &[(":path", path)])));
     }
-    // The library drops it before anybody sees it.
+    // The library drops the fragment before the gateway sees it.
     all.push(passes(
         "h2: :path with a fragment",
         instead(":path", &[(":path", "/first-{n}#x")]),
@@ -266,7 +266,7 @@ fn fields(all: &mut Vec<Case>) {
             [with(&[("a", &long)]), continued(&long)].concat(),
         ),
     ]);
-    // The end of the head comes with the last of the continuations.
+    // The head ends with the last continuation frame.
     if let Some(Case {
         input: Input::Http2(frames),
         ..
@@ -286,7 +286,7 @@ fn continued(long: &str) -> Vec<Frame> {
 
 fn lengths(all: &mut Vec<Case>) {
     all.extend([
-        // Whole by what its head says, and on its way before the rest is seen to be too much.
+        // By its head it is complete, and it is forwarded before the surplus data is seen.
         may_pass(
             "h2: data behind a Content-Length of 0",
             body(&[("content-length", "0")], SMUGGLED),
@@ -347,7 +347,7 @@ fn frames(all: &mut Vec<Case>) {
         ]
     };
     all.extend([
-        // The library drops it, so that nobody behind sees it.
+        // The library drops the field, so that it never reaches the upstream.
         passes(
             "h2: trailers with :path",
             trailers(&[(":path", "/smuggled-{n}")]),

@@ -1,4 +1,4 @@
-//! How long a body is said to be.
+//! Declared lengths of a body.
 
 use super::{
     Case, Expect, First, SECOND, SMUGGLED, alone, broken_off, len, passes, post, refused, request,
@@ -190,8 +190,7 @@ fn other(all: &mut Vec<Case>) {
     ]);
 }
 
-/// A guarded body has a limit. What is left of it stands behind the answer, and looks like
-/// requests.
+/// A guarded body has a limit. The rest of this one follows the answer, and looks like requests.
 fn over_the_limit() -> Case {
     let body = SMUGGLED.repeat(400);
     passes(

@@ -1,4 +1,4 @@
-//! Where lines end, and what stands on the first.
+//! Ends of lines, and the request line.
 
 use super::{Case, SMUGGLED, broken_off, passes, post, refused, request, then_refused};
 

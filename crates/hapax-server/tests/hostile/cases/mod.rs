@@ -1,7 +1,8 @@
-//! What is sent, and what must become of it.
+//! The inputs, and what must happen with each.
 //!
-//! Templates are text in which each character is a byte: `{n}` stands for what is different in each
-//! run, `{key}` for the key's field, or for nothing where the request is not to be guarded.
+//! Templates are text in which each character is a byte. `{n}` stands for a nonce that differs in
+//! each run, and `{key}` for the key's field, or for nothing where the request is not to be
+//! guarded.
 
 mod chunks;
 mod codings;
@@ -16,20 +17,20 @@ mod upgrades;
 
 use hapax_testkit::harness::frames::Frame;
 
-/// A request that is never to be seen: it stands in bodies and behind ambiguous ends.
+/// A request that no upstream may ever see: it is hidden in bodies and after ambiguous ends.
 pub const SMUGGLED: &str = "GET /smuggled-{n} HTTP/1.1\r\nHost: h\r\n\r\n";
-/// The request behind each hostile one.
+/// The request that follows each hostile one.
 pub const SECOND: &str = "GET /second-{n} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
-/// Bytes of what stands for `{n}`.
+/// The length of the nonce that replaces `{n}`.
 pub const NONCE_BYTES: usize = 8;
 
-/// An input and its verdicts.
+/// An input and its expected results.
 pub struct Case {
     pub name: &'static str,
     pub input: Input,
-    /// With a key.
+    /// When sent with a key.
     pub guarded: Expect,
-    /// Without one.
+    /// When sent without a key.
     pub unguarded: Expect,
 }
 
@@ -38,18 +39,18 @@ pub enum Input {
     Http2(Vec<Frame>),
 }
 
-/// What must become of it.
+/// What must happen with an input.
 #[derive(Clone, Debug)]
 pub enum Expect {
     /// Nothing of it reaches the upstream, and the connection ends with this answer. Over HTTP/2 a
-    /// reset is as good.
+    /// reset is also accepted.
     Refused(u16),
-    /// It turns out bad in its body: it is not answered as if it were good, what is not guarded may
-    /// have begun to arrive.
+    /// The error is only in its body: it must not be answered as a valid request, but the beginning
+    /// of an unguarded one may have arrived.
     BrokenOff(First),
     /// It arrives as exactly this or not at all.
     MayPass(First),
-    /// It arrives as exactly this, and the second after it.
+    /// It arrives as exactly this, and so does the second request.
     Passes(First),
     /// It arrives as exactly this, and the connection ends.
     Alone(First),
@@ -57,7 +58,7 @@ pub enum Expect {
     ThenRefused(First, u16),
 }
 
-/// The first request as the upstream is to see it.
+/// The first request as the upstream must see it.
 #[derive(Clone, Debug)]
 pub struct First {
     pub method: &'static str,
@@ -98,7 +99,7 @@ impl Case {
         }
     }
 
-    /// The upstream is to see another method or target than the usual.
+    /// Expects another method or target than the default at the upstream.
     fn arrives(mut self, method: &'static str, target: &str) -> Case {
         for expect in [&mut self.guarded, &mut self.unguarded] {
             if let Some(first) = expect.first() {
@@ -108,13 +109,13 @@ impl Case {
         self
     }
 
-    /// With a key it is another matter.
+    /// Sets another expectation for the guarded request.
     fn guarded(mut self, expect: Expect) -> Case {
         self.guarded = expect;
         self
     }
 
-    /// Whether there is a place for a key in it.
+    /// Whether its template has a place for a key.
     pub fn takes_key(&self) -> bool {
         match &self.input {
             Input::Http1(template) => template.contains("{key}"),
@@ -183,7 +184,7 @@ fn then_refused(name: &'static str, input: impl Into<String>, body: &str) -> Cas
     )
 }
 
-/// A POST with these field lines, each with its end, and this behind its head.
+/// A POST with these field lines, each including its line end, and `rest` after its head.
 fn post(fields: &str, rest: &str) -> String {
     request("POST /first-{n} HTTP/1.1", fields, rest)
 }
@@ -192,7 +193,7 @@ fn request(line: &str, fields: &str, rest: &str) -> String {
     format!("{line}\r\nHost: h\r\n{{key}}{fields}\r\n{rest}")
 }
 
-/// Bytes of a template when it is filled in.
+/// The length in bytes of a template once it is filled in.
 fn len(template: &str) -> usize {
     let nonces = template.matches("{n}").count();
     template.chars().count() - nonces * "{n}".len() + nonces * NONCE_BYTES

@@ -1,4 +1,4 @@
-//! What is asked for.
+//! Request targets.
 
 use super::{Case, passes, refused, request, too_large};
 

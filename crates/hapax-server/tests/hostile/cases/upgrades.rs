@@ -1,4 +1,4 @@
-//! Other protocols, and methods that stand for them.
+//! Other protocols, and the methods for them.
 
 use super::{Case, alone, passes, refused, request};
 

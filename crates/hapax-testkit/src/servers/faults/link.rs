@@ -1,4 +1,4 @@
-//! One connection, from both sides.
+//! One proxied connection, with both its sides.
 
 use std::future::pending;
 use std::io::{Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ use super::plan::{Direction, Mode, Verdict};
 
 const PIECE_BYTES: usize = 16 * 1024;
 
-/// Passes on what a client and the server say to each other, until one of them or the plan ends it.
+/// Forwards between a client and the server, until one of them or the plan ends the connection.
 pub(super) async fn run(client: TcpStream, shared: Arc<Shared>) {
     let changes = shared.changes();
     let id = shared.plan().open();
@@ -24,7 +24,7 @@ pub(super) async fn run(client: TcpStream, shared: Arc<Shared>) {
         shared,
     };
     tokio::select! {
-        // However it ends is how it was planned, or the doing of one of them.
+        // The result is ignored: the connection ended as planned, or one of the sides ended it.
         _ = link.pass(client) => {}
         () = link.cut() => {}
     }
@@ -39,7 +39,7 @@ struct Link {
 impl Link {
     async fn pass(&self, mut client: TcpStream) -> Result<()> {
         if self.shared.plan().mode() == Mode::Blackhole {
-            // Nothing that is said here reaches anybody. It is cut when the hole closes.
+            // Nothing sent here is forwarded. The connection is cut when the blackhole ends.
             return pending().await;
         }
         let mut server = TcpStream::connect(self.shared.target()).await?;
@@ -90,7 +90,7 @@ impl Link {
         }
     }
 
-    /// The end of a stream does not get through either while nothing does.
+    /// Waits while nothing may pass. The end of a stream must not get through either.
     async fn flowing(&self) {
         let mut changes = self.changes.clone();
         loop {
@@ -102,7 +102,7 @@ impl Link {
         }
     }
 
-    /// Returns when the plan says that it is cut.
+    /// Returns when the plan says that this connection is cut.
     async fn cut(&self) {
         let mut changes = self.changes.clone();
         loop {

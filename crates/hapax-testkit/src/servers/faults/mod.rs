@@ -1,4 +1,4 @@
-//! A TCP proxy through which things go wrong when told to.
+//! A TCP proxy that injects faults on demand.
 
 mod link;
 mod plan;
@@ -15,11 +15,11 @@ use tokio::sync::watch;
 use self::plan::{Cut, Mode, Plan};
 use super::port::{PORTS_MAX, Port};
 
-/// A proxy in front of a server, PostgreSQL by preference: of that it knows when a statement is in
-/// flight. Ends when dropped, with all its connections.
+/// A proxy in front of a server. For PostgreSQL it knows when a statement is in flight. When
+/// dropped, it ends with all its connections.
 ///
-/// It runs on a thread of its own, so that a test may block. Each method has taken effect when it
-/// returns: not a byte passes after [`cut_now`](FaultProxy::cut_now), and nobody gets through after
+/// It runs on its own thread, so that a test may block. Each method has taken effect when it
+/// returns: no byte passes after [`cut_now`](FaultProxy::cut_now), and no client can connect after
 /// [`refuse`](FaultProxy::refuse).
 pub struct FaultProxy {
     port: Port,
@@ -28,11 +28,11 @@ pub struct FaultProxy {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Whether to refuse, and whom to tell that it is so.
+/// Whether to refuse connections, and where to report that it is done.
 type Refuse = (bool, mpsc::Sender<()>);
 
 impl FaultProxy {
-    /// Starts one, through which everything passes.
+    /// Starts a proxy without faults.
     pub async fn in_front_of(target: SocketAddr) -> FaultProxy {
         let (listener, port) = listener();
         let shared = Arc::new(Shared {
@@ -50,12 +50,12 @@ impl FaultProxy {
         }
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.port.address()
     }
 
-    /// Sends new connections somewhere else.
+    /// Forwards new connections to another server.
     pub fn retarget(&self, target: SocketAddr) {
         *self.shared.target.lock().unwrap() = target;
     }
@@ -65,22 +65,21 @@ impl FaultProxy {
         self.shared.change(Plan::cut_all);
     }
 
-    /// Cuts a connection after so many more bytes of replies, on whichever they come. With 0, when
-    /// the next reply would begin.
+    /// Cuts a connection after `bytes` more bytes of replies, counted over all connections. With 0,
+    /// when the next reply would begin.
     pub fn cut_after_reply_bytes(&self, bytes: u64) {
         self.shared
             .change(|plan| plan.arm(Cut::Replies { left: bytes }));
     }
 
-    /// Cuts the connection on which the next statement is sent, after so many bytes of its reply.
-    /// With 0 none of the reply comes through, though the server has done what it was told.
+    /// Cuts the connection of the next statement, after `bytes` bytes of its reply. With 0 the
+    /// client gets nothing of the reply, though the server has executed the statement.
     pub fn cut_next_statement_after(&self, bytes: u64) {
         self.shared
             .change(|plan| plan.arm(Cut::Statement { left: bytes }));
     }
 
-    /// Cuts the connection on which the next statement is sent, before the server has seen it
-    /// whole.
+    /// Cuts the connection of the next statement, before the server has received all of it.
     pub fn lose_next_statement(&self) {
         self.shared.change(|plan| plan.arm(Cut::Request));
     }
@@ -90,21 +89,21 @@ impl FaultProxy {
         self.shared.plan().is_armed()
     }
 
-    /// Swallows everything, in both directions, also on new connections, which are taken all the
-    /// same. When it is over, connections that have lost something are cut.
+    /// Drops everything, in both directions. New connections are accepted, and their data is
+    /// dropped too. When it ends, connections that have lost data are cut.
     pub fn blackhole(&self, on: bool) {
         self.shared
             .change(|plan| plan.set_mode(if on { Mode::Blackhole } else { Mode::Flow }));
     }
 
-    /// Keeps everything, in both directions, and passes it on when it is over: also what was said
-    /// by those who have hung up meanwhile.
+    /// Holds everything back, in both directions, and forwards it when the stall ends: including
+    /// data of clients that have hung up meanwhile.
     pub fn stall(&self, on: bool) {
         self.shared
             .change(|plan| plan.set_mode(if on { Mode::Stall } else { Mode::Flow }));
     }
 
-    /// Refuses new connections. Those that are open stay.
+    /// Refuses new connections. Open connections stay.
     pub fn refuse(&self, on: bool) {
         let (done, is_done) = mpsc::channel();
         self.orders
@@ -134,12 +133,12 @@ impl FaultProxy {
 impl Drop for FaultProxy {
     fn drop(&mut self) {
         drop(self.orders.take());
-        // It ends when nobody can give it orders any more.
+        // The thread ends when the channel for orders is closed.
         drop(self.thread.take().map(JoinHandle::join));
     }
 }
 
-/// What the handle and the connections share.
+/// The state that the handle and the connections share.
 struct Shared {
     target: Mutex<SocketAddr>,
     plan: Mutex<Plan>,
@@ -177,7 +176,7 @@ fn listener() -> (TcpListener, Port) {
         .expect("a port is free")
 }
 
-/// Takes connections until nobody can give orders any more.
+/// Accepts connections until the channel for orders is closed.
 fn serve(listener: TcpListener, orders: UnboundedReceiver<Refuse>, shared: &Arc<Shared>) {
     let runtime = Builder::new_current_thread()
         .enable_io()
@@ -203,14 +202,14 @@ async fn accept(
                 } else if listener.is_none() {
                     listener = Some(listening(TcpListener::bind(address).expect("the port is kept for us")));
                 }
-                // If it is gone, it does not want to know.
+                // The handle may be gone.
                 let _ = done.send(());
             }
         }
     }
 }
 
-/// The next client. None for now if the system has no more sockets: then an order is waited for.
+/// The next client. `None` if the system has no more sockets; the caller then waits for an order.
 async fn next(listener: Option<&tokio::net::TcpListener>) -> Option<tokio::net::TcpStream> {
     match listener {
         Some(listener) => listener.accept().await.ok().map(|(client, _)| client),
@@ -218,7 +217,7 @@ async fn next(listener: Option<&tokio::net::TcpListener>) -> Option<tokio::net::
     }
 }
 
-/// To be called in a runtime.
+/// Must be called in a runtime.
 fn listening(listener: TcpListener) -> tokio::net::TcpListener {
     listener
         .set_nonblocking(true)

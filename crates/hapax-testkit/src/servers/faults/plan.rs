@@ -1,10 +1,10 @@
-//! What is to go wrong, decided for each piece of a connection. Does nothing itself.
+//! Decides what happens to each piece of data of a connection. Performs no I/O.
 
 use std::collections::BTreeMap;
 
 use super::wire::Wire;
 
-/// What is to go wrong, and what has.
+/// The planned faults, and those that have occurred.
 #[derive(Default)]
 pub(super) struct Plan {
     mode: Mode,
@@ -14,26 +14,26 @@ pub(super) struct Plan {
     faults: u64,
 }
 
-/// What becomes of everything that comes.
+/// What happens to all data.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// It is passed on.
+    /// It is forwarded.
     #[default]
     Flow,
-    /// It is kept, and passed on later.
+    /// It is kept and forwarded later.
     Stall,
-    /// It is lost.
+    /// It is dropped.
     Blackhole,
 }
 
-/// A fault that strikes once.
+/// A fault that occurs once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// After so many bytes of replies, on whichever connection they come.
+    /// After `left` bytes of replies, counted over all connections.
     Replies { left: u64 },
-    /// After so many bytes of replies, counted from the next statement on, on its connection.
+    /// After `left` bytes of replies, counted from the next statement on, on its connection.
     Statement { left: u64 },
-    /// The same, once that statement has come.
+    /// The same, once that statement was sent.
     Struck { link: u64, left: u64 },
     /// Before the next statement reaches the server.
     Request,
@@ -45,27 +45,27 @@ pub(super) enum Direction {
     Reply,
 }
 
-/// What to do about bytes that have come.
+/// What to do with data that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Pass,
-    /// Passes so many, and cuts the connection.
+    /// Forwards this many bytes, and cuts the connection.
     PassThenCut(usize),
     Lose,
-    /// Asks again when the plan has changed.
+    /// Keeps the data and asks again when the plan has changed.
     Keep,
 }
 
-/// A connection of a client, and ours to the server.
+/// A connection of a client, with the proxy's own to the server.
 #[derive(Default)]
 struct Link {
     wire: Wire,
     cut: bool,
-    /// Whether it is about to end by itself, after the last bytes that it may pass.
+    /// Whether it is about to end by itself, after the last bytes that may pass.
     struck: bool,
-    /// Whether bytes of it were lost, so that nothing that comes later makes sense.
+    /// Whether some of its bytes were lost, so that nothing that follows makes sense.
     lossy: bool,
-    /// Whether it is counted among those that the present mode has hit.
+    /// Whether it is already counted as hit by the current mode.
     hit: bool,
 }
 
@@ -83,7 +83,7 @@ impl Plan {
         self.opened
     }
 
-    /// A connection has ended. A cut that waited for more of its replies waits for the next
+    /// A connection has ended. A cut that waited for more of its replies now waits for the next
     /// statement.
     pub(super) fn close(&mut self, id: u64) {
         self.links.remove(&id);
@@ -106,7 +106,7 @@ impl Plan {
         self.mode = mode;
         for link in self.links.values_mut() {
             link.hit = false;
-            // What was lost is not sent again by anybody: the stream is worthless from there on.
+            // Lost data is not sent again, so the stream is useless from there on.
             link.cut |= link.lossy && mode != Mode::Blackhole;
             self.faults += u64::from(mode != Mode::Flow && link.is_hit());
         }
@@ -150,8 +150,8 @@ impl Plan {
             (Mode::Flow, Direction::Request) => self.request(id, bytes),
             (Mode::Flow, Direction::Reply) => self.reply(id, bytes),
             (Mode::Stall, _) => {
-                // Not read yet, so that it is not read twice. Whatever is kept is part of something
-                // that is in flight.
+                // The wire does not see the bytes yet, because they come again later. Any data that
+                // is kept belongs to a statement in flight, so it counts as a fault.
                 self.faults += u64::from(!link.hit);
                 link.hit = true;
                 Verdict::Keep
@@ -228,7 +228,7 @@ impl Link {
         !self.cut && !self.struck
     }
 
-    /// Whether the present mode hits a statement of it, for the first time.
+    /// Whether the current mode hits one of its statements for the first time.
     fn is_hit(&mut self) -> bool {
         let first = self.wire.in_flight() && !self.hit;
         self.hit |= first;

@@ -1,39 +1,39 @@
-//! As much of the protocol of PostgreSQL as it takes to know whether a statement is in flight.
+//! The part of PostgreSQL's protocol that tells whether a statement is in flight.
 
-/// What has been seen of one connection, in both directions.
+/// The state of one connection, in both directions.
 ///
-/// A connection that speaks something else, or is encrypted, is judged by who spoke last.
+/// On a connection with another protocol, or with encryption, it depends on which side sent last.
 #[derive(Default)]
 pub(super) struct Wire {
     phase: Phase,
     requests: Frames,
     replies: Frames,
-    /// Groups of messages that are sent whole and not answered whole.
+    /// Groups of messages that were sent completely and not answered completely.
     unanswered: u32,
-    /// Whether messages were sent of a group that is not whole yet.
+    /// Whether some messages of an incomplete group were sent.
     begun: bool,
 }
 
 #[derive(Default, PartialEq, Eq)]
 enum Phase {
-    /// The client says who it is: a message without a kind.
+    /// The client's startup message, which has no kind.
     #[default]
     Greeting,
-    /// The client has asked for encryption, which is answered with one byte.
+    /// The client has asked for encryption. The server answers with one byte.
     Asked,
     /// Messages with a kind.
     Talking,
-    /// Nothing that can be read here.
+    /// An unknown protocol.
     Opaque,
 }
 
 /// The first message of a client that asks for encryption, by TLS or by Kerberos.
 const ENCRYPTION: [u32; 2] = [80_877_103, 80_877_104];
-/// No greeting is longer. What seems to be is another protocol.
+/// The longest startup message. A longer one is another protocol.
 const GREETING_BYTES_MAX: u32 = 10_000;
 
 impl Wire {
-    /// The client has sent this.
+    /// The client has sent these bytes.
     pub(super) fn sent(&mut self, bytes: &[u8]) {
         let mut bytes = bytes;
         while !bytes.is_empty() && matches!(self.phase, Phase::Greeting | Phase::Asked) {
@@ -46,7 +46,7 @@ impl Wire {
         }
     }
 
-    /// The server has answered this.
+    /// The server has sent these bytes.
     pub(super) fn replied(&mut self, bytes: &[u8]) {
         match (&self.phase, bytes) {
             (_, []) | (Phase::Greeting, _) => {}
@@ -58,7 +58,7 @@ impl Wire {
             (Phase::Opaque, _) => self.begun = false,
             (Phase::Talking, _) => {
                 let unanswered = &mut self.unanswered;
-                // Ready for the next: also once after the greeting, which is not counted.
+                // "Ready for query". It also comes once after the startup, which is not counted.
                 self.replies.feed(bytes, |kind| {
                     *unanswered = unanswered.saturating_sub(u32::from(kind == b'Z'));
                 });
@@ -66,7 +66,7 @@ impl Wire {
         }
     }
 
-    /// Whether something was asked that is not answered to its end.
+    /// Whether a request has not been answered completely.
     pub(super) fn in_flight(&self) -> bool {
         self.unanswered > 0 || self.begun
     }
@@ -85,25 +85,25 @@ impl Wire {
     fn requested(&mut self, bytes: &[u8]) {
         let (unanswered, begun) = (&mut self.unanswered, &mut self.begun);
         self.requests.feed(bytes, |kind| match kind {
-            // A simple query, the end of an extended one, a function call: each is answered to its
-            // end by one "ready".
+            // A simple query, the end of an extended one, a function call: each is answered by one
+            // "ready for query".
             b'Q' | b'S' | b'F' => {
                 *unanswered += 1;
                 *begun = false;
             }
-            // A password, and farewell.
+            // A password, and the end of the connection.
             b'p' | b'X' => {}
             _ => *begun = true,
         });
     }
 }
 
-/// Finds the beginnings of messages in a stream that is cut anywhere.
+/// Finds the starts of messages in a stream that is cut anywhere.
 #[derive(Default)]
 struct Frames {
-    /// The head of a message that has not come whole.
+    /// The incomplete head of a message.
     head: Vec<u8>,
-    /// What is left of the message whose head has come.
+    /// How many bytes of the current message are left.
     left: usize,
 }
 
@@ -125,7 +125,8 @@ impl Frames {
         }
     }
 
-    /// The length and the code of a greeting, when its head is whole, and what comes after it.
+    /// The length and the code of a startup message, if its head is complete, and the bytes after
+    /// it.
     fn greeting<'a>(&mut self, bytes: &'a [u8]) -> (Option<(u32, u32)>, &'a [u8]) {
         let bytes = self.skip(bytes);
         let rest = self.gather(bytes, Frames::GREETING_HEAD_BYTES);
@@ -161,7 +162,7 @@ fn number(bytes: &[u8]) -> u32 {
 pub(super) mod tests {
     use super::*;
 
-    /// A greeting without parameters.
+    /// A startup message without parameters.
     pub(in super::super) const GREETING: &[u8] = &[0, 0, 0, 9, 0, 3, 0, 0, 0];
 
     pub(in super::super) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
@@ -178,7 +179,7 @@ pub(super) mod tests {
         ]
         .concat();
         let reply = [message(b'1', b""), message(b'D', b"Z"), message(b'Z', b"I")].concat();
-        // However the network cuts it.
+        // Holds for any fragmentation by the network.
         for piece in [1, 3, 7, 1000] {
             let mut wire = Wire::default();
             GREETING.chunks(piece).for_each(|bytes| wire.sent(bytes));

@@ -1,5 +1,5 @@
-//! Forgetting: what was deleted is written over in the file (`secure_delete`), and what the log
-//! still has of it is cut off with the log.
+//! Forgetting: SQLite overwrites deleted bytes in the file (`secure_delete`), and their copy in the
+//! log is removed by truncating the log.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::error::is_busy;
 use super::rest::Rest;
 use super::schema;
 
-/// Copies the log into the file and cuts it to nothing, as soon as nobody is in it.
+/// Copies the log into the file and truncates it, as soon as no other connection uses it.
 pub(super) fn cut_log(path: &Path, timeout: Duration) -> Result<(), StoreError> {
     let connection = schema::connect(path, OpenFlags::empty(), timeout)
         .map_err(|error| unerased().because(error))?;

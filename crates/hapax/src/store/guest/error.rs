@@ -1,12 +1,12 @@
-//! What can go wrong, as what a caller can act on.
+//! Errors of the guest store, by what a caller can do about them.
 
 use hapax_core::store::{StoreError, StoreErrorKind};
 use rusqlite::ErrorCode;
 
 use crate::store::sqlite_kit::error;
 
-/// A database error as a store error. In a file that others write too, one that is locked is
-/// nothing out of the ordinary.
+/// A database error as a store error. In a file that other programs write too, a busy file is
+/// normal.
 pub(super) fn store_error(error: rusqlite::Error) -> StoreError {
     if is_busy(&error) {
         locked().because(error)
@@ -15,7 +15,7 @@ pub(super) fn store_error(error: rusqlite::Error) -> StoreError {
     }
 }
 
-/// Nobody else can write while somebody's transaction is open.
+/// Another transaction is open, so nothing can be written.
 pub(super) fn locked() -> StoreError {
     StoreError::new(
         StoreErrorKind::Locked,

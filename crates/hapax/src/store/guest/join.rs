@@ -1,10 +1,10 @@
-//! Ending an attempt in a transaction of the user's own: `join.sql` has the trigger by which an
-//! inserted row does so.
+//! Ending an attempt in the user's own transaction: inserting a row fires the trigger in
+//! `join.sql`.
 //!
-//! The trigger judges as the guard does under `Held`, by the row that the transaction finds;
-//! SQLite's one lock for writing is what keeps everybody else away until it has ended. What it
-//! refuses takes the whole transaction back (`RAISE(ROLLBACK)`), so that nothing of what came
-//! before it can be committed by mistake.
+//! The trigger checks what the guard checks under `Held`, by the row that the transaction sees.
+//! SQLite's single write lock excludes all other writers until the transaction ends. If the trigger
+//! refuses, it rolls the whole transaction back (`RAISE(ROLLBACK)`), so that nothing before it can
+//! be committed by mistake.
 
 use hapax_core::store::{Change, Condition, Dialect, Joins, Put, Statement, Value};
 
@@ -17,7 +17,7 @@ const SQL: &str = "INSERT INTO hapax_join (id, fence, state, status, now, retent
 impl Joins for Guest {
     /// # Panics
     ///
-    /// If it is not the end of an attempt that the caller holds.
+    /// If the put is not the end of an attempt that the caller holds.
     fn statement(&self, put: &Put) -> Statement {
         let (Condition::Held { fence }, Change::Finish(finish)) = (put.condition, &put.change)
         else {
@@ -26,7 +26,7 @@ impl Joins for Guest {
         let now = self.shared.clock.now();
         let expires = now.after(finish.lifetime.retention);
         let gone = expires.after(finish.lifetime.tombstone);
-        // As differences of what the file can hold, so that no sum in the trigger is more.
+        // Passed as differences of storable times, so that no sum in the trigger overflows.
         let (retention, tombstone) = (
             micros(expires) - micros(now),
             micros(gone) - micros(expires),

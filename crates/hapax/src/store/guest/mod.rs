@@ -1,5 +1,4 @@
-//! Records as guests in the user's own SQLite file, so that an effect and its record can be one
-//! commit.
+//! Records in the user's own SQLite file, so that an effect and its record can be one commit.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,18 +22,19 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The tables begin with `hapax_`; nothing else of the file is touched. Any number of processes on
-//! one machine may have it open, with the connections of their own that do the work. Every write is
-//! a transaction that takes SQLite's lock, reads the record, asks the guard and writes. SQLite has
-//! one such lock for the whole file: while a transaction of yours is open that has written, no key
-//! can be claimed. Duplicates are told all the same, as reading waits for nobody.
+//! The names of the tables begin with `hapax_`; nothing else in the file is touched. Any number of
+//! processes on one machine may have the file open, each with its own connections for its work.
+//! Every write is a transaction that takes SQLite's write lock, reads the record, asks the guard
+//! and writes. SQLite has one write lock for the whole file: while a transaction of yours that has
+//! written is open, no key can be claimed. Duplicates are still answered, because reading needs no
+//! lock.
 //!
-//! Where nothing else is in the file, [`Sqlite`](crate::Sqlite) is laid out for many keys, and
-//! forgets more thoroughly.
+//! If the file would contain nothing else, use [`Sqlite`](crate::Sqlite), which is designed for
+//! many keys and erases forgotten answers more thoroughly.
 //!
-//! To read the code: `schema` has the tables and the opening, `row` a head as a row, `transaction`
-//! one transaction, `writer` who runs them, `reader` those who only look, `join` the transaction of
-//! somebody else, `erase` what is left of a forgotten answer.
+//! Guide to the code: `schema` has the tables and opens the file, `row` reads and writes heads,
+//! `transaction` is one write transaction, `writer` runs them, `reader` serves reads, `join` ends
+//! attempts in the user's transaction, and `erase` erases forgotten answers.
 
 mod erase;
 mod error;
@@ -67,7 +67,7 @@ use super::sqlite_kit::{Readers, audit, blocking};
 
 pub use super::sqlite::{OpenError, SQLITE_VERSION_MIN};
 
-/// Records in a SQLite file that others write too.
+/// Records in a SQLite file that other programs write too.
 pub struct Guest {
     readers: Readers,
     writer: Writer,
@@ -77,16 +77,17 @@ pub struct Guest {
 
 /// How to open a file.
 pub struct Options {
-    /// Where time comes from; the machine's own clock unless a test turns one by hand.
+    /// The source of time; `None` for the machine's clock. Tests set their own.
     pub clock: Option<Arc<dyn Clock>>,
-    /// How long a write waits while transactions of others are open, a second unless said
-    /// otherwise. After that it is an error of the kind
+    /// How long a write waits while other transactions are open; one second by default. Then it
+    /// fails with an error of the kind
     /// [`StoreErrorKind::Locked`](hapax_core::store::StoreErrorKind::Locked), and callers are told
-    /// to try again. To be shorter than [`Policy::store_timeout`](crate::Policy::store_timeout),
-    /// after which nobody waits for the store any more. Opening waits five times as long.
+    /// to try again. It should be shorter than
+    /// [`Policy::store_timeout`](crate::Policy::store_timeout), after which callers stop waiting
+    /// for the store. Opening waits five times as long.
     pub busy_timeout: Duration,
-    /// How long a forgetting waits until nobody uses the log and it can be cut: five seconds unless
-    /// said otherwise. After that it is an error of the kind
+    /// How long `forget` waits for the log to be unused so that it can be truncated; five seconds
+    /// by default. Then it fails with an error of the kind
     /// [`StoreErrorKind::Unerased`](hapax_core::store::StoreErrorKind::Unerased).
     pub erase_timeout: Duration,
 }
@@ -101,11 +102,11 @@ impl Default for Options {
     }
 }
 
-/// The longest that anything waits here: nobody has the patience, and SQLite counts it in a small
-/// number.
+/// The longest allowed timeout: longer ones are of no use, and SQLite counts milliseconds in a
+/// small integer.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What all threads have in common.
+/// The state that all threads share.
 struct Shared {
     path: PathBuf,
     clock: Arc<dyn Clock>,
@@ -122,8 +123,8 @@ impl Shared {
 }
 
 impl Guest {
-    /// Opens the file, and makes the tables in it if they are missing. A file that is not there is
-    /// created; one that has no write-ahead log yet gets one.
+    /// Opens the file, and creates the tables if they are missing. A missing file is created; a
+    /// file without a write-ahead log is switched to one.
     pub async fn open(path: impl AsRef<Path>) -> Result<Guest, OpenError> {
         Guest::open_with(path, Options::default()).await
     }
@@ -131,7 +132,7 @@ impl Guest {
     /// Opens the file with options.
     pub async fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Guest, OpenError> {
         let path = path.as_ref().to_owned();
-        // Opening waits for the disk; a runtime thread must not.
+        // Opening blocks on the disk, so it must not run on a runtime thread.
         blocking(move || Guest::open_blocking(&path, options)).await
     }
 
@@ -176,7 +177,7 @@ impl Guest {
             return Ok(Written::Lost(seen));
         }
         let is_forgetting = matches!(put.change, Change::Forget(..));
-        // Encoded by whoever asks: they are many, and the writer is one.
+        // Encoded here, on the caller's task, because there is only one writer thread.
         let content = put.change.answer().map(|answer| answer.encode(&put.id));
         let written = self
             .writer
@@ -243,7 +244,7 @@ impl Store for Guest {
                 lives_since,
                 ..
             } = Meta::read(connection)?;
-            // Counting would read the whole table.
+            // Counts are left out, because counting would read the whole table.
             Ok(StoreInfo {
                 now: shared.clock.now(),
                 epoch,
@@ -254,7 +255,7 @@ impl Store for Guest {
         })
     }
 
-    /// Remembers nobody: without counts there is no limit that would ask.
+    /// Remembers no principals: without counts, no limit would ask for them.
     fn remember(&self, _: Vec<KnownPrincipal>) -> Reply<'_, ()> {
         Box::pin(async { Ok(()) })
     }

@@ -1,5 +1,5 @@
-//! Waiting for a lock that somebody else holds. SQLite's own way sleeps for milliseconds from the
-//! start; most transactions are over sooner.
+//! Waiting for a lock of another connection. SQLite's own busy handler sleeps for milliseconds from
+//! the start, but most transactions end sooner.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::backoff::Backoff;
 const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 
-/// Pauses of a thread, longer each time.
+/// Increasing pauses of a thread.
 pub(super) struct Rest(Backoff);
 
 impl Default for Rest {

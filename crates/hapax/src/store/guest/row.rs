@@ -1,4 +1,4 @@
-//! A head as a row, and back.
+//! Reading and writing heads as rows.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::store::sqlite_kit::row::{
     self, HEAD_COLUMNS, HeadRow, blob, get, head_columns, missing_answer,
 };
 
-/// A head, and the number of its answer.
+/// A head, and the row id of its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
     pub(super) head: Head,
     pub(super) answer: Option<i64>,
 }
 
-/// What reading rows takes.
+/// The connection and caches needed to read rows.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) connection: &'a Connection,
@@ -58,7 +58,7 @@ impl<'a> Rows<'a> {
             .first(sql, [&id.as_bytes()[..]], |row| self.decode(row))
     }
 
-    /// Up to so many heads after an id, in the order of their ids.
+    /// Up to `limit` heads after an id, in the order of their ids.
     pub(super) fn after(
         self,
         id: Option<RecordId>,
@@ -70,8 +70,8 @@ impl<'a> Rows<'a> {
             .all(sql, params![id, rows_max as i64], |row| self.decode(row))
     }
 
-    /// Up to `limit` heads that a sweep should look at, in the order in which they fell due. One
-    /// that cannot be read stands in nobody's way.
+    /// Up to `limit` heads that are due for a sweep, in the order in which they fell due. Heads
+    /// that cannot be read are skipped.
     pub(super) fn due(self, now: Timestamp, limit: usize) -> Result<Vec<Stored>, StoreError> {
         let sql = select_heads!("due IS NOT NULL AND due <= ?1 ORDER BY due, id");
         let mut due = Vec::new();
@@ -84,7 +84,7 @@ impl<'a> Rows<'a> {
         Ok(due)
     }
 
-    /// The record as it is at `now`: its answer is read only where there still is one.
+    /// The record at `now`. Its answer is read only if it has not expired.
     pub(super) fn record(self, stored: Stored, now: Timestamp) -> Result<Record, StoreError> {
         let Stored { head, answer } = stored;
         let head = head.at(now);
@@ -120,7 +120,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Writes a head over the one that was there.
+/// Writes a head, replacing the previous one.
 pub(super) fn write(
     connection: &Connection,
     head: &Head,
@@ -148,7 +148,7 @@ pub(super) fn remove(connection: &Connection, id: &RecordId) -> rusqlite::Result
         .map(drop)
 }
 
-/// Writes an answer, and says under which number.
+/// Writes an answer, and returns its row id.
 pub(super) fn write_answer(connection: &Connection, content: &[u8]) -> rusqlite::Result<i64> {
     connection
         .prepare_cached("INSERT INTO hapax_answers (content) VALUES (?1)")?
@@ -162,13 +162,13 @@ pub(super) fn remove_answer(connection: &Connection, answer: i64) -> rusqlite::R
         .map(drop)
 }
 
-/// What fingerprints cover, read once for each text: it is the same for every record of a route.
+/// Parsed fingerprint policies by their text, which is the same for every record of a route.
 #[derive(Default)]
 pub(super) struct Policies {
     known: Mutex<HashMap<Box<str>, Arc<FingerprintPolicy>>>,
 }
 
-/// Texts that are remembered: far more than a service has routes.
+/// Cached texts: far more than a service has routes.
 const POLICIES_MAX: usize = 1024;
 
 impl Policies {

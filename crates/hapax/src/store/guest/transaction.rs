@@ -1,5 +1,5 @@
-//! One transaction: everything in it is judged by what it finds, and is told only when it has
-//! committed.
+//! One write transaction. Every write is judged by the records that the transaction sees, and
+//! reported only after the commit.
 
 use hapax_core::audit::{LogEntry, Note};
 use hapax_core::guard::{self, Due};
@@ -18,13 +18,13 @@ pub(super) struct WriteTransaction<'a> {
     now: Timestamp,
     meta: Meta,
     is_meta_changed: bool,
-    /// A write that failed takes all of them with it: nobody knows how far it came.
+    /// A failed write fails the whole transaction, because it may have been applied in part.
     failure: Option<StoreError>,
 }
 
 impl<'a> WriteTransaction<'a> {
-    /// To be called inside a transaction that may write. Time is read here, where nothing can come
-    /// between any more.
+    /// Must be called inside an immediate transaction. The time is read here, when no other write
+    /// can come in between.
     pub(super) fn new(
         rows: Rows<'a>,
         clock: &dyn Clock,
@@ -38,10 +38,10 @@ impl<'a> WriteTransaction<'a> {
         })
     }
 
-    /// Why nothing of this transaction will be.
+    /// Why this transaction cannot be committed.
     pub(super) fn failure(&self) -> Option<StoreError> {
-        // After some errors SQLite takes the transaction back by itself; what came then would each
-        // be committed alone.
+        // After some errors SQLite rolls the transaction back by itself. Each later statement would
+        // then be committed alone.
         let taken_back = || {
             self.rows
                 .connection
@@ -51,7 +51,7 @@ impl<'a> WriteTransaction<'a> {
         self.failure.clone().or_else(taken_back)
     }
 
-    /// `content` is the answer of the change as it is stored.
+    /// `content` is the encoded answer of the change.
     pub(super) fn put_if(
         &mut self,
         put: &Put,
@@ -127,7 +127,7 @@ impl<'a> WriteTransaction<'a> {
         self.written(written)
     }
 
-    /// Writes what has to be committed besides, unless nothing may be.
+    /// Writes the changed store-wide values, unless the transaction has failed.
     pub(super) fn close(mut self) -> Result<(), StoreError> {
         if let Some(failure) = self.failure() {
             return Err(failure);

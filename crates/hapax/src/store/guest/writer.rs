@@ -1,5 +1,5 @@
-//! The writing thread. Whatever gathers while it waits for SQLite's one lock, or for the disk, goes
-//! into the next transaction together.
+//! The writer thread. Commands that arrive while it waits for SQLite's write lock, or for the disk,
+//! share the next transaction.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -16,12 +16,12 @@ use super::transaction::WriteTransaction;
 use crate::store::sqlite::OpenError;
 use crate::store::sqlite_kit::{Thread, answered, reply_after_commit};
 
-/// Writes that may wait; further ones are refused.
+/// Commands that may wait; further ones are refused.
 const QUEUE_MAX: usize = 1024;
-/// Writes in one transaction: nobody else can write meanwhile.
+/// Commands in one transaction, during which no other connection can write.
 const BATCH_MAX: usize = 256;
 
-/// Says what became of it, once the commit is known to have succeeded or why it has not.
+/// Replies to the caller after the commit, with the error if it failed.
 type Finish = Box<dyn FnOnce(Option<StoreError>)>;
 type Work = Box<dyn FnOnce(Result<&mut WriteTransaction<'_>, StoreError>) -> Finish + Send>;
 
@@ -39,7 +39,7 @@ impl Command {
 
 pub(super) struct Writer {
     commands: SyncSender<Command>,
-    // Dropped after the sender, without which it ends.
+    // Dropped after the sender, without which the thread ends.
     _thread: Thread,
     timeout: Duration,
 }
@@ -60,7 +60,7 @@ impl Writer {
         })
     }
 
-    /// Has something done in a transaction.
+    /// Runs `work` in a transaction.
     pub(super) fn ask<T, F>(&self, work: F) -> Reply<'static, T>
     where
         T: Send + 'static,
@@ -68,7 +68,7 @@ impl Writer {
     {
         let (reply, answer) = oneshot::channel();
         let work: Work = Box::new(move |transaction| {
-            // A caller who gave up is not surprised by a write it no longer expects.
+            // If the caller has given up, do not make a write that it no longer expects.
             if reply.is_closed() {
                 return Box::new(drop);
             }
@@ -99,15 +99,15 @@ fn run(shared: &Shared, connection: &Connection, queue: &Receiver<Command>) {
     }
 }
 
-/// Waits for the lock for as long as there is anybody who wants it, and says whether there still
-/// is. Who has waited long enough is told, and no longer among them.
+/// Waits for the lock for as long as a command in the batch waits. Refuses commands whose time is
+/// over. Returns whether a transaction has begun.
 fn begin(
     connection: &Connection,
     queue: &Receiver<Command>,
     batch: &mut Vec<Command>,
 ) -> rusqlite::Result<bool> {
     if !connection.is_autocommit() {
-        // What was left over from a transaction that could not be taken back.
+        // A transaction whose rollback failed is still open.
         connection.execute_batch("ROLLBACK")?;
     }
     let mut rest = Rest::default();
@@ -132,7 +132,7 @@ fn commit(shared: &Shared, connection: &Connection, batch: Vec<Command>) {
     let mut finishes: Vec<Finish> = Vec::with_capacity(batch.len());
     let failure = carry_out(shared, connection, batch, &mut finishes).err();
     if failure.is_some() && !connection.is_autocommit() {
-        // What cannot be taken back now is before the next transaction begins.
+        // If this fails, it is repeated before the next transaction begins.
         let _ = connection.execute_batch("ROLLBACK");
     }
     finishes

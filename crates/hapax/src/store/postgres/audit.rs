@@ -58,7 +58,7 @@ impl Postgres {
     }
 
     pub(super) async fn write_note(&self, note: Note) -> Result<LogEntry, StoreError> {
-        // The database gives it its number and its time.
+        // The database assigns the number and the time.
         let LogEntry { action, signed, .. } = LogEntry::noted(note, Timestamp::ZERO);
         let (action, by, reason) = (
             action.word().as_bytes(),

@@ -1,6 +1,6 @@
-//! Gathering: while one statement is in flight, whatever arrives goes into the next one together. A
-//! single caller waits for nobody. A statement that fails for one of its parts is sent again in
-//! halves, until that part is alone: the others need not go one by one.
+//! Batching: calls that arrive while one statement is in flight share the next one. A single caller
+//! does not wait for others. If a statement fails because of one of its parts, it is sent again in
+//! halves until that part is alone, so that the others need not be sent one by one.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -17,44 +17,43 @@ use super::row;
 use super::shared::Shared;
 use crate::hash::Ids;
 
-/// Parts that may wait; further ones are refused, which a caller sees as a store that is
-/// unavailable.
+/// Parts that may wait. Further ones are refused, which a caller sees as an unavailable store.
 const QUEUE_MAX: usize = 4096;
-/// Rows asked for in one statement: bounds how long the first of them waits for the last.
+/// Rows in one statement. Bounds how long the first of them waits for the last.
 const BATCH_MAX: usize = 256;
-/// Bytes in one statement, for the same reason: a part more may go over it.
+/// Bytes in one statement, for the same reason. The last part may exceed it.
 const BATCH_BYTES_MAX: usize = 4 << 20;
-/// Parts put off because the statement being gathered has one of the same record. With so many,
-/// nothing further is looked at.
+/// Parts that were put off because the current batch has a part of the same record. At this number,
+/// no further parts are looked at.
 const PUT_OFF_MAX: usize = 1024;
 
-/// Batches sent in halves at a time. Each waits for a lock before the others on that pipeline;
-/// should there be more, the next batch waits.
+/// Batches that are sent in halves at the same time. Each may wait for a lock and delay the others
+/// on that pipeline; beyond this number, the next batch waits.
 const SPLITS_MAX: usize = 2;
 
-/// What can be asked for many callers in one statement.
+/// A call that can be made for many callers in one statement.
 pub(super) trait Verb: Send + Sync + 'static {
-    /// What one caller asks.
+    /// One caller's arguments.
     type Part: Send + Sync + 'static;
 
     /// Whether it changes records. No statement changes a record twice, and each changes its
-    /// records in the order of their ids: two that wait for each other would wait for ever.
+    /// records in the order of their ids; otherwise two statements could deadlock.
     const CHANGES: bool;
 
-    /// The records it is about. Each is answered by a row.
+    /// The records that it concerns. Each is answered by one row.
     fn ids(part: &Self::Part) -> &[RecordId];
 
-    /// Roughly how much memory it holds while it waits.
+    /// The approximate memory that it holds while it waits.
     fn bytes(part: &Self::Part) -> usize;
 
-    /// Sends all of it in one statement.
+    /// Sends all parts in one statement.
     fn send(
         pipeline: &Arc<Pipeline>,
         parts: &[&Self::Part],
     ) -> impl Future<Output = Result<Vec<Row>, Failure>> + Send;
 }
 
-/// What one caller asks, and where its rows go.
+/// One caller's part, and the channel for its rows.
 struct Asked<V: Verb> {
     part: Arc<V::Part>,
     reply: oneshot::Sender<Result<Vec<Arc<Row>>, Failure>>,
@@ -82,9 +81,9 @@ impl<V: Verb> Batches<V> {
         Batches { queue, shared }
     }
 
-    /// The rows that answer this, one for each record, in the order asked. Refused at once if too
-    /// much is waiting: callers learn now what a queue would only tell them later. Dropping this
-    /// takes nothing back.
+    /// Returns the rows for this part, one for each record, in the order of its ids. Refused at
+    /// once if too much is waiting, so that callers fail early rather than after waiting. Dropping
+    /// the future cancels nothing.
     pub(super) async fn ask(&self, part: Arc<V::Part>) -> Result<Vec<Arc<Row>>, Failure> {
         let (reply, answer) = oneshot::channel();
         self.enqueue(Asked { part, reply })?;
@@ -95,7 +94,8 @@ impl<V: Verb> Batches<V> {
         let bytes = V::bytes(&asked.part) as u64;
         let counters = &self.shared.counters;
         let waiting = counters.queue_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // One is always let in: a single answer larger than the whole queue must be written too.
+        // One part is always accepted: a single answer larger than the whole queue must be written
+        // too.
         let is_full = waiting > 0 && waiting + bytes > self.shared.options.queue_bytes_max as u64;
         let refused = match is_full {
             true => Some(full()),
@@ -113,9 +113,9 @@ impl<V: Verb> Batches<V> {
     }
 }
 
-/// Batch after batch, until nobody can ask any more. One at a time: with a second in flight the
-/// batches were smaller and each write cost the server a sixth more, for a gap between two
-/// statements that is short beside their commit (measured with 64 and 256 callers).
+/// Sends batch after batch, until the queue is closed. One at a time: with a second batch in flight
+/// the batches were smaller and each write cost the server a sixth more, only to save a gap between
+/// two statements that is short compared with their commit (measured with 64 and 256 callers).
 async fn run<V: Verb>(mut gathering: Gathering<V>, pipeline: Arc<Pipeline>, aside: Arc<Pipeline>) {
     let splits = Arc::new(Semaphore::new(SPLITS_MAX));
     while let Some(batch) = gathering.next().await {
@@ -129,14 +129,13 @@ async fn run<V: Verb>(mut gathering: Gathering<V>, pipeline: Arc<Pipeline>, asid
                 drop(split);
             });
         }
-        // Those who were answered may ask for more at once. Let them come first: else one of them
-        // would go alone, and the others only after it.
+        // Callers that were just answered may ask again at once. Yield so that they get into the
+        // next batch together; otherwise one of them would be sent alone, and the others after it.
         tokio::task::yield_now().await;
     }
 }
 
-/// Sends a batch and gives everybody their rows; or gives the batch back, if one of its parts
-/// stands in the way of the others.
+/// Sends a batch and distributes its rows. Returns the batch if one of its parts made it fail.
 async fn send<V: Verb>(
     batch: Vec<Asked<V>>,
     pipeline: &Arc<Pipeline>,
@@ -157,8 +156,8 @@ async fn send<V: Verb>(
     None
 }
 
-/// Aside from the others, which would have to wait for the lock as often as there are halves with
-/// it.
+/// Runs on another pipeline: on the main one, other batches would wait for the lock once for every
+/// half that contains it.
 async fn send_in_halves<V: Verb>(batch: Vec<Asked<V>>, pipeline: &Arc<Pipeline>, shared: &Shared) {
     let mut left = vec![batch];
     while let Some(mut first) = left.pop() {
@@ -169,17 +168,17 @@ async fn send_in_halves<V: Verb>(batch: Vec<Asked<V>>, pipeline: &Arc<Pipeline>,
     }
 }
 
-/// What has arrived and not been sent.
+/// The parts that have arrived and have not been sent.
 struct Gathering<V: Verb> {
     queue: mpsc::Receiver<Asked<V>>,
-    /// What has to wait for a statement that does not touch its record.
+    /// Parts that wait for a later batch, because the current one has their record.
     put_off: VecDeque<Asked<V>>,
     shared: Arc<Shared>,
 }
 
 impl<V: Verb> Gathering<V> {
-    /// The next batch: one part as soon as there is one, and with it all that are there already.
-    /// `None` when nobody can ask any more.
+    /// The next batch: waits for one part, and adds all parts that have arrived. `None` when the
+    /// queue is closed.
     async fn next(&mut self) -> Option<Vec<Asked<V>>> {
         let mut batch = Batch::default();
         for asked in std::mem::take(&mut self.put_off) {
@@ -192,7 +191,7 @@ impl<V: Verb> Gathering<V> {
         while batch.has_room() && self.put_off.len() < PUT_OFF_MAX {
             match self.queue.try_recv() {
                 Ok(asked) => self.put_off.extend(batch.add(asked)),
-                // Should nobody be left to ask, the next call says so.
+                // If the queue is closed, the next call returns `None`.
                 Err(_) => break,
             }
         }
@@ -209,7 +208,7 @@ impl<V: Verb> Gathering<V> {
     }
 }
 
-/// A statement while it is gathered.
+/// A batch that is being gathered.
 struct Batch<V: Verb> {
     asked: Vec<Asked<V>>,
     changes: HashSet<RecordId, Ids>,
@@ -233,7 +232,7 @@ impl<V: Verb> Batch<V> {
         self.rows < BATCH_MAX && self.bytes < BATCH_BYTES_MAX
     }
 
-    /// Takes a part in, or gives it back.
+    /// Adds a part, or returns it if it does not fit.
     fn add(&mut self, asked: Asked<V>) -> Option<Asked<V>> {
         let ids = V::ids(&asked.part);
         if !self.has_room() || (V::CHANGES && ids.iter().any(|id| !self.changes.insert(*id))) {
@@ -246,7 +245,7 @@ impl<V: Verb> Batch<V> {
     }
 }
 
-/// Gives everybody their rows.
+/// Distributes the rows to the callers.
 fn deal<V: Verb>(batch: Vec<Asked<V>>, rows: Result<Vec<Row>, Failure>) {
     let rows = rows.and_then(by_id);
     for Asked { part, reply } in batch {
@@ -254,12 +253,12 @@ fn deal<V: Verb>(batch: Vec<Asked<V>>, rows: Result<Vec<Row>, Failure>) {
             .as_ref()
             .map_err(Failure::clone)
             .and_then(|rows| pick::<V>(&part, rows));
-        // Nobody may be waiting any more: the write took place all the same.
+        // The caller may have gone; the write took place anyway.
         let _ = reply.send(mine);
     }
 }
 
-/// Sends one caller's part by itself.
+/// Sends one part in its own statement.
 pub(super) async fn send_alone<V: Verb>(
     pipeline: &Arc<Pipeline>,
     part: &V::Part,
@@ -267,8 +266,7 @@ pub(super) async fn send_alone<V: Verb>(
     pick::<V>(part, &by_id(V::send(pipeline, &[part]).await?)?)
 }
 
-/// The rows that answer a part. One that is missing says nothing: least of all that there is no
-/// record.
+/// The rows that answer a part. A missing row does not mean that the record is absent.
 fn pick<V: Verb>(part: &V::Part, rows: &Rows) -> Result<Vec<Arc<Row>>, Failure> {
     V::ids(part)
         .iter()
@@ -276,7 +274,7 @@ fn pick<V: Verb>(part: &V::Part, rows: &Rows) -> Result<Vec<Arc<Row>>, Failure> 
         .collect()
 }
 
-/// Shared, as two callers may have asked for the same record.
+/// Shared, because two callers may have asked for the same record.
 type Rows = HashMap<RecordId, Arc<Row>, Ids>;
 
 fn by_id(rows: Vec<Row>) -> Result<Rows, Failure> {
@@ -289,7 +287,7 @@ fn by_id(rows: Vec<Row>) -> Result<Rows, Failure> {
         .collect()
 }
 
-/// Says nothing, so that it is sent again.
+/// The failure for a missing row: the part is sent again.
 pub(super) fn left_out() -> Failure {
     Failure {
         fault: Fault::Undecided,

@@ -1,8 +1,8 @@
-//! Many rows in one statement, column by column.
+//! Parameters for many rows in one statement, column by column.
 
 use tokio_postgres::types::{ToSql, Type};
 
-/// The columns of a statement: the values of all rows, with their type.
+/// The columns of a statement: the values of all rows, with the column's type.
 pub(super) struct Columns<'a, R> {
     rows: &'a [R],
     columns: Vec<(Box<dyn ToSql + Send + Sync + 'a>, Type)>,
@@ -37,7 +37,7 @@ impl<'a, R> Columns<'a, R> {
         self.add(Type::INT8_ARRAY, value);
     }
 
-    /// A call of one of the functions that take a copy and a position, and then the columns.
+    /// The SQL that calls a function whose parameters are a copy, a position, and these columns.
     pub(super) fn call(&self, function: &str) -> String {
         let places: Vec<_> = (1..=self.columns.len() + 3)
             .map(|place| format!("${place}"))

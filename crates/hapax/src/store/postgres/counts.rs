@@ -1,4 +1,4 @@
-//! How many records there are, and which principals have some.
+//! The number of records, and the known principals.
 
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{Counts, KnownPrincipal, StoreError};
@@ -12,7 +12,7 @@ use crate::store::codec::bigint;
 const PRINCIPALS_MAX: usize = 1024;
 
 impl Postgres {
-    /// Goes on counting. That it has to wait is no failure: the next sweep does it.
+    /// Continues counting. If it has to wait, that is not a failure: the next sweep continues.
     pub(super) async fn count_records(&self) {
         if let Err(failure) = self.aside.ask("SELECT hapax.count_records()", &[]).await {
             tracing::debug!(error = %failure.error, "records could not be counted yet");
@@ -36,7 +36,8 @@ impl Postgres {
         &self,
         mut principals: Vec<KnownPrincipal>,
     ) -> Result<(), StoreError> {
-        // Sorted, as everything is locked in the order of its id; and the latest time of each.
+        // Sorted, because everything is locked in the order of ids. Of each principal the latest
+        // time is kept.
         principals.sort_unstable_by_key(|known| (known.id, std::cmp::Reverse(known.until)));
         principals.dedup_by_key(|known| known.id);
         for page in principals.chunks(PRINCIPALS_MAX) {

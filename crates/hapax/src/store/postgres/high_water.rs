@@ -1,10 +1,9 @@
-//! The high-water file: the last writes that the database acknowledged, kept beside this process.
+//! The high-water file: the last writes that the database acknowledged, kept on this machine.
 //!
-//! A database that is restored while every node is stopped shows nothing of it: nobody is left who
-//! remembers what it had. So a node writes its last acknowledged writes into a small file, and
-//! looks for them when it starts again. The file is replaced as a whole, at most once a second;
-//! after a crash it may lack the last second, which makes it a weaker witness and never a false
-//! one.
+//! If a database is restored while every node is stopped, no process remembers what it contained.
+//! So a node writes its last acknowledged writes into a small file, and looks for them when it
+//! starts again. The file is replaced as a whole, at most once a second. After a crash it may lack
+//! the writes of the last second: then it may miss a restore, but never reports one falsely.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -20,20 +19,20 @@ use sha2::{Digest, Sha256};
 
 use super::shared::Shared;
 
-/// How long the file stays as it is, however much is written to the database.
+/// The shortest time between two writes of the file.
 const REST: Duration = Duration::from_secs(1);
 const FIRST_LINE: &str = "hapax high water 1";
-/// More than the file ever has.
+/// Larger than the file ever is.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What a file says: how far the database had come when a node of this store last wrote it.
+/// The content of the file: how far the database had come when a node of this store last wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// Which store: a digest of its secret.
+    /// The store, by a digest of its secret.
     store: String,
-    /// The highest version or fence of any write that was acknowledged.
+    /// The highest version or fence of any acknowledged write.
     pub(super) highest: u64,
-    /// The last of them, the latest at the end.
+    /// The last acknowledged writes, in order.
     pub(super) writes: Vec<Witness>,
 }
 
@@ -42,7 +41,7 @@ pub(super) struct Mark {
 pub(super) struct Witness {
     pub(super) id: RecordId,
     pub(super) version: u64,
-    /// From when on it proves nothing that the record is gone.
+    /// After this time, a missing record proves nothing.
     pub(super) stays_until: Timestamp,
 }
 
@@ -55,7 +54,7 @@ impl Mark {
         }
     }
 
-    /// Whether it is about the store with this secret.
+    /// Whether the file belongs to the store with this secret.
     pub(super) fn is_of(&self, secret: &Secret) -> bool {
         self.store == name_of(secret)
     }
@@ -78,7 +77,7 @@ impl Mark {
         text + &format!("checksum {checksum}\n")
     }
 
-    /// `None` for what is not as it was written.
+    /// `None` if the text was damaged.
     fn parse(text: &str) -> Option<Mark> {
         let (content, sum) = text.rsplit_once("checksum ")?;
         if sum.strip_suffix('\n')? != checksum(content) {
@@ -108,7 +107,7 @@ impl Mark {
     }
 }
 
-/// Tells one store from another, and nothing of the secret.
+/// A name of the store that does not reveal its secret.
 fn name_of(secret: &Secret) -> String {
     let mut digest = Sha256::new();
     digest.update(b"hapax high water");
@@ -124,7 +123,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What the file says; `None` if there is none, or nothing that can be believed.
+/// Reads the file; `None` if there is none, or if it is invalid.
 pub(super) fn read(path: &Path) -> Option<Mark> {
     let text = match File::open(path)
         .and_then(|file| io::read_to_string(io::Read::take(file, BYTES_MAX)))
@@ -145,7 +144,7 @@ pub(super) fn read(path: &Path) -> Option<Mark> {
     mark
 }
 
-/// Puts the file in the place of the one before: after a crash either is there, whole.
+/// Replaces the file atomically: after a crash either the old or the new one is there, whole.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -198,7 +197,7 @@ impl Keeper {
         }
     }
 
-    /// A failure is told once, until it can be written again.
+    /// Writes the file. A failure is logged once, until writing succeeds again.
     async fn write(&mut self, shared: &Shared) {
         let Some(secret) = shared.secret.get() else {
             return;

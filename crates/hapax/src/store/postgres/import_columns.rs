@@ -1,4 +1,4 @@
-//! What comes from another store, column by column, as one statement takes it.
+//! Data from another store, as the columns of one statement.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::columns::Columns;
 use crate::store::codec::{self, bigint, micros, state_code};
 
-/// Records; `numbers` says by which number the database has each policy.
+/// The columns of records. `numbers` has the database's number of each policy.
 pub(super) fn record_columns<'a>(
     records: &'a [Record],
     numbers: &HashMap<Arc<FingerprintPolicy>, i64>,
@@ -48,7 +48,7 @@ pub(super) fn record_columns<'a>(
     columns
 }
 
-/// Entries of the audit log.
+/// The columns of audit log entries.
 pub(super) fn entry_columns(log: &[LogEntry]) -> Columns<'_, LogEntry> {
     fn touched(entry: &LogEntry) -> Option<&Touched> {
         entry.touched.as_ref()

@@ -1,5 +1,5 @@
-//! Records that somebody has locked: whoever wants one of them is sent alone from the start, as it
-//! would hold up all it is sent with.
+//! Records that other transactions have locked. A write to one of them is sent alone from the
+//! start, because it would delay everything in its batch.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,21 +11,21 @@ use parking_lot::Mutex;
 
 use crate::hash::Ids;
 
-/// How long a record is suspected after it was last found locked: about as long as those rest who
-/// try to write it.
+/// How long a record is treated as locked after it was last found locked: about as long as callers
+/// wait before they try to write it again.
 const SUSPECTED_FOR: Duration = Duration::from_secs(2);
-/// Records suspected at a time. Of further ones each costs others a wait.
+/// The most records that are remembered. A further locked record delays the batches it is in.
 const SUSPECTS_MAX: usize = 1024;
 
 #[derive(Default)]
 pub(super) struct Locked {
-    /// How many there are: mostly none, which is told without the mutex.
+    /// The size of `until`, mostly zero, which can be read without the mutex.
     count: AtomicUsize,
     until: Mutex<HashMap<RecordId, Instant, Ids>>,
 }
 
 impl Locked {
-    /// This one was found locked.
+    /// Remembers these records as locked.
     pub(super) fn add(&self, ids: &[RecordId]) {
         let mut until = self.until.lock();
         let now = Instant::now();
@@ -38,7 +38,7 @@ impl Locked {
         self.count.store(until.len(), Ordering::Relaxed);
     }
 
-    /// Whether one of these was found locked lately.
+    /// Whether one of these was recently found locked.
     pub(super) fn has_any(&self, ids: &[RecordId]) -> bool {
         if self.count.load(Ordering::Relaxed) == 0 {
             return false;

@@ -1,4 +1,4 @@
-//! What is written one record at a time: losses, settlements, forgettings.
+//! Writes of a single record: losses, settlements, and `forget`.
 
 use hapax_core::audit::Signed;
 use hapax_core::record::Fence;
@@ -79,7 +79,7 @@ impl Postgres {
         .await
     }
 
-    /// Sent until it is decided, for as long as a lock may stand in the way.
+    /// Sends a write, and repeats it until it is decided or the lock timeout is over.
     async fn write_one(
         &self,
         sql: &str,

@@ -1,9 +1,9 @@
-//! A pipeline: one connection for one kind of statement, made anew whenever it is lost.
+//! A pipeline: one connection for one kind of statement, replaced whenever it is lost.
 //!
-//! A statement without a reply costs its pipeline the connection, and everybody on it gets an
-//! error: what became of their writes is not known, and whoever must know sends them again. While a
-//! first new connection is tried for, those who come wait for it; once one try has failed they are
-//! turned away at once, until one succeeds.
+//! If a statement gets no reply, its pipeline gives up the connection, and every statement on it
+//! fails: whether these writes took effect is not known, and callers that must know send them
+//! again. New statements wait for the first try to reconnect. After that try has failed, they are
+//! refused at once until a connection succeeds.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -22,32 +22,31 @@ use crate::backoff::Backoff;
 
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Before a connection is made after several that were of no use.
+/// The pause before connecting again, after several connections without an answer.
 const REST_MIN: Duration = Duration::from_millis(250);
 const REST_MAX: Duration = Duration::from_secs(5);
 
-/// Statements in flight on one connection: the server takes them one after the other, and the last
-/// must not wait longer than a statement may take.
+/// Statements in flight on one connection. The server runs them one after the other, and the last
+/// must not wait longer than the statement timeout.
 const IN_FLIGHT_MAX: usize = 32;
-/// Statements that may wait for that; further ones are refused.
+/// Statements that may wait for room; further ones are refused.
 const WAITING_MAX: usize = 4096;
 
-/// Parameters of a statement, each with its type, so that nothing has to be asked of the server
-/// first.
+/// Parameters of a statement with their types, so that the server need not be asked for these.
 pub(super) type Parameters<'a> = &'a [(&'a (dyn ToSql + Sync), Type)];
 
 pub(super) struct Pipeline {
     shared: Arc<Shared>,
-    /// Room for statements in flight. Those who come after wait here, where waiting costs nobody
-    /// the connection.
+    /// Room for statements in flight. Statements wait here without a timeout that would cost the
+    /// connection.
     room: Semaphore,
     waiting: AtomicUsize,
-    /// Connections in a row that were given up without a single answer.
+    /// Consecutive connections that were given up without a single answer.
     unanswered: AtomicU32,
     link_state: watch::Sender<LinkState>,
 }
 
-/// How it stands with the connection.
+/// The state of the connection.
 #[derive(Clone)]
 enum LinkState {
     Up(Arc<Link>),
@@ -58,8 +57,8 @@ enum LinkState {
 /// A connection in use.
 pub(super) struct Link {
     pub(super) connected: Connected,
-    /// Cancelled when somebody found that it is of no use any more: those who wait for a reply on
-    /// it need not wait on.
+    /// Cancelled when the connection turns out to be unusable, so that statements waiting for a
+    /// reply on it fail at once.
     given_up: CancellationToken,
 }
 
@@ -75,7 +74,8 @@ impl Link {
         self.given_up.is_cancelled() || self.connected.closed.is_cancelled()
     }
 
-    /// One statement, one round trip: nothing is prepared, nothing is left on the server.
+    /// Sends one statement, in one round trip: nothing is prepared, and nothing is left on the
+    /// server.
     pub(super) async fn ask(
         &self,
         sql: &str,
@@ -96,14 +96,14 @@ impl Link {
 }
 
 impl Pipeline {
-    /// A pipeline that connects from now on.
+    /// A pipeline that starts to connect.
     pub(super) fn connecting(shared: Arc<Shared>) -> Arc<Pipeline> {
         let pipeline = Pipeline::new(shared, LinkState::Connecting);
         pipeline.connect();
         pipeline
     }
 
-    /// A pipeline on a connection that was made already.
+    /// A pipeline with an existing connection.
     pub(super) fn connected(shared: Arc<Shared>, link: Arc<Link>) -> Arc<Pipeline> {
         Pipeline::new(shared, LinkState::Up(link))
     }
@@ -123,7 +123,7 @@ impl Pipeline {
         })
     }
 
-    /// Sends a statement and waits for its rows, no longer than a statement may take.
+    /// Sends a statement and waits for its rows, up to the statement timeout.
     pub(super) async fn ask(
         self: &Arc<Self>,
         sql: &str,
@@ -155,7 +155,7 @@ impl Pipeline {
         asked
     }
 
-    /// Room for one more statement, unless too many wait for it.
+    /// Waits for room for one more statement. Refused if too many are waiting.
     async fn enter(&self) -> Result<SemaphorePermit<'_>, StoreError> {
         if let Ok(room) = self.room.try_acquire() {
             return Ok(room);
@@ -173,7 +173,7 @@ impl Pipeline {
             return known;
         }
         let mut link_state = self.link_state.subscribe();
-        // Nothing of the line is held on to: what is known of it may have to be changed.
+        // Do not hold the borrowed state: a change of it would block.
         let waited = async {
             link_state
                 .wait_for(|link_state| !matches!(link_state, LinkState::Connecting))
@@ -190,8 +190,8 @@ impl Pipeline {
         ))
     }
 
-    /// What is known without waiting. A connection that has ended since is replaced; `None` until
-    /// that has gone one way or the other.
+    /// What is known without waiting. Replaces a connection that has ended; `None` while a first
+    /// try to connect is under way.
     fn known(self: &Arc<Self>) -> Option<Result<Arc<Link>, StoreError>> {
         let link_state = self.link_state.borrow().clone();
         match link_state {
@@ -205,7 +205,7 @@ impl Pipeline {
         }
     }
 
-    /// Lets go of a connection, and begins to look for another.
+    /// Gives up a connection, and starts to connect again.
     pub(super) fn give_up(self: &Arc<Self>, link: &Arc<Link>) {
         link.given_up.cancel();
         let is_ours = self.link_state.send_if_modified(|link_state| {
@@ -223,7 +223,7 @@ impl Pipeline {
         }
     }
 
-    /// Lets go of whatever connection there is: the database is not what it was.
+    /// Gives up the current connection, because the database has changed.
     pub(super) fn begin_anew(self: &Arc<Self>) {
         let link_state = self.link_state.borrow().clone();
         if let LinkState::Up(link) = link_state {
@@ -231,9 +231,9 @@ impl Pipeline {
         }
     }
 
-    /// At once, unless one connection after the other was of no use: then whoever is behind them
-    /// answers nobody (a primary that waits for a standby, for example) and what we leave behind
-    /// there piles up.
+    /// Connects at once, unless several connections in a row were never answered. Then the server
+    /// is stuck (for example a primary that waits for a standby), and sessions that we abandon
+    /// there accumulate.
     fn connect(self: &Arc<Self>) {
         let rest = match self.unanswered.load(Ordering::Relaxed) {
             0..=2 => Duration::ZERO,
@@ -249,12 +249,12 @@ impl Pipeline {
     }
 }
 
-/// Counted while it lives.
+/// Counts a waiting statement while it lives.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Waiting<'_> {
     fn begin(count: &AtomicUsize) -> Result<Waiting<'_>, StoreError> {
-        // Made first, so that one who is turned away is counted no longer.
+        // Created before the check, so that dropping it undoes the count of a refused statement.
         let waiting = Waiting(count);
         match count.fetch_add(1, Ordering::Relaxed) {
             others if others < WAITING_MAX => Ok(waiting),
@@ -271,7 +271,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Tries until it succeeds, or until nobody wants the connection any more.
+/// Tries until it succeeds, or until the pipeline is dropped.
 async fn connect(pipeline: Weak<Pipeline>, shared: Arc<Shared>, rest: Duration) {
     tokio::time::sleep(rest).await;
     let mut backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);

@@ -1,5 +1,6 @@
-//! What fingerprints cover, each text once: it is the same for every record of a route. A policy's
-//! number is made from its text, so that every node calls it the same without asking.
+//! Fingerprint policies, each text stored once, because it is the same for every record of a route.
+//! A policy's number is computed from its text, so that all nodes use the same number without
+//! asking.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use super::pipeline::Pipeline;
 use super::row;
 use crate::store::codec;
 
-/// Asks for policies by their numbers.
+/// Reads policies by their numbers.
 pub(super) const SQL: &str = "SELECT id, content FROM hapax.policies($1)";
 
-/// The policies that have been met.
+/// The policies that this process knows.
 #[derive(Default)]
 pub(super) struct Policies {
     known: RwLock<Known>,
@@ -26,13 +27,13 @@ pub(super) struct Policies {
 
 #[derive(Default)]
 struct Known {
-    /// Those the database has been told.
+    /// Those that were sent to the database.
     sent: HashMap<Arc<FingerprintPolicy>, i64>,
     by_number: HashMap<i64, Arc<FingerprintPolicy>>,
 }
 
 impl Policies {
-    /// The policy's number, once the database knows what it stands for.
+    /// The number of a policy, after making sure that the database has it.
     pub(super) async fn number(
         &self,
         policy: &Arc<FingerprintPolicy>,
@@ -56,7 +57,7 @@ impl Policies {
         Ok(number)
     }
 
-    /// Sees to it that every policy that these rows name is known.
+    /// Makes sure that every policy named in these rows is known.
     pub(super) async fn learn<'a>(
         &self,
         rows: impl IntoIterator<Item = &'a Row>,
@@ -73,7 +74,7 @@ impl Policies {
         self.take_in(&rows)
     }
 
-    /// Takes note of policies that the database was asked for.
+    /// Adds policies read from the database.
     pub(super) fn take_in(&self, rows: &[Row]) -> Result<(), StoreError> {
         for row in rows {
             let (number, text): (i64, _) = (row::get(row, 0)?, row::text(row, 1)?);
@@ -89,7 +90,7 @@ impl Policies {
         policy.ok_or_else(codec::missing_policy)
     }
 
-    /// The database may be another than before, and have to be told again.
+    /// Forgets what was sent, because the database may be another one now.
     pub(super) fn forget_sent(&self) {
         self.known.write().sent.clear();
     }
@@ -113,7 +114,7 @@ impl Policies {
     }
 }
 
-/// The first eight bytes of the text's digest. Written into records: never to be changed.
+/// The first eight bytes of the text's digest. Records contain this number: never change it.
 pub(super) fn number(text: &str) -> i64 {
     let digest = Sha256::digest(text.as_bytes());
     i64::from_be_bytes(std::array::from_fn(|at| digest[at]))

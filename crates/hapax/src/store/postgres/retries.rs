@@ -1,5 +1,5 @@
-//! Retries: how long a write is sent again that could not be decided, because somebody else was at
-//! its record.
+//! Retries of a write that could not be decided, because another transaction was changing its
+//! record.
 
 use std::borrow::Borrow;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::backoff::Backoff;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// How often a statement was sent in vain, and until when that goes on.
+/// The retries of one statement.
 pub(super) struct Retries {
     until: Instant,
     pause: Backoff,
@@ -27,13 +27,13 @@ impl Retries {
     pub(super) fn new(timeout: Duration) -> Retries {
         Retries {
             until: Instant::now() + timeout,
-            // At once the first time: mostly the other one was just done.
+            // The first retry comes at once: usually the other transaction has just ended.
             pause: Backoff::new(PAUSE_MIN, PAUSE_MAX).immediate(),
             is_alone: false,
         }
     }
 
-    /// For what is sent by itself anyway.
+    /// For a write that is sent alone from the start.
     pub(super) fn alone(timeout: Duration) -> Retries {
         Retries {
             is_alone: true,
@@ -41,19 +41,19 @@ impl Retries {
         }
     }
 
-    /// Whether it has to be sent by itself from now on: what it was sent with may be what stood in
-    /// its way, or the other way round.
+    /// Whether it must be sent alone from now on: another part of its batch may have made it fail,
+    /// or it may have made them fail.
     pub(super) fn is_alone(&self) -> bool {
         self.is_alone
     }
 
-    /// Until when there is any.
+    /// When the retries end.
     pub(super) fn until(&self) -> Instant {
         self.until
     }
 
-    /// The rows, if they decide the matter. `None` if it is to be sent again, after a pause that
-    /// grows.
+    /// Returns the rows if they decide the write. Returns `None` after a growing pause if it should
+    /// be sent again.
     pub(super) async fn judge<R>(
         &mut self,
         sent: Result<Vec<R>, Failure>,
@@ -64,7 +64,7 @@ impl Retries {
                 fault: Fault::Undecided | Fault::Clock,
                 error,
             }) => error,
-            // Nobody else's part is to blame any more.
+            // Sent alone, so no other part is the cause.
             Err(Failure {
                 fault: Fault::Part,
                 error,
@@ -86,8 +86,7 @@ impl Retries {
     }
 }
 
-/// The rows, unless one of them says that it could not be decided, or there is none to say
-/// anything.
+/// The rows, unless there are none or one of them says that it could not be decided.
 pub(super) fn decided<R: Borrow<Row>>(rows: Vec<R>) -> Result<Vec<R>, Failure> {
     if rows.is_empty() {
         return Err(left_out());
@@ -102,7 +101,7 @@ fn undecided(row: &Row) -> Option<Failure> {
     let error =
         match row::verdict(row).and_then(|verdict| Ok((verdict, row::lacks_its_answer(row)?))) {
             Ok((Verdict::Lost | Verdict::Won, _)) => return None,
-            // Mostly it was just being written. If it stays so, it is gone.
+            // Usually the answer was just being written. If it stays missing, it is lost.
             Ok((Verdict::Again, true)) => {
                 StoreError::corrupt("a record's answer is not where it was written")
             }

@@ -47,13 +47,13 @@ mod column {
     pub(super) const REQUEST_ID: usize = 24;
 }
 
-/// What a function made of a write, or of its part in one.
+/// A function's verdict on a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The condition did not hold; or nothing was asked but what is there.
+    /// The condition did not hold, or the call only read.
     Lost,
     Won,
-    /// It could not be decided, as somebody else was at it: to be sent again.
+    /// It could not be decided because of a concurrent transaction: send it again.
     Again,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn verdict(row: &Row) -> Result<Verdict, StoreError> {
     }
 }
 
-/// Which record a row is about, whether there is one or not.
+/// The id that a row is about, whether or not there is a record.
 pub(super) fn id(row: &Row) -> Result<RecordId, StoreError> {
     Ok(RecordId::from_bytes(array(get(row, column::ID)?)?))
 }
@@ -79,23 +79,23 @@ fn is_there(row: &Row) -> Result<bool, StoreError> {
     Ok(get::<Option<i16>>(row, column::STATE)?.is_some())
 }
 
-/// Whether a row tells of an answer that it could not find.
+/// Whether a row should have an answer that was not found.
 pub(super) fn lacks_its_answer(row: &Row) -> Result<bool, StoreError> {
     Ok(get::<Option<bool>>(row, column::KEPT)?.unwrap_or(false))
 }
 
-/// The number of the policy a row names, if it has a fingerprint.
+/// The policy number of a row, if it has a fingerprint.
 pub(super) fn policy(row: &Row) -> Result<Option<i64>, StoreError> {
     get(row, column::POLICY)
 }
 
-/// The database's time of the reading or the write.
+/// The database's time of the read or write.
 pub(super) fn now(row: &Row) -> Result<Timestamp, StoreError> {
     time(row, column::NOW)
 }
 
-/// What a write came to. Of a claim the scope and key are known already: a record of the same id
-/// has the same.
+/// The result of a write. For a claim, the scope and key are taken from the claim: a record with
+/// the same id has the same.
 pub(super) fn written(
     row: &Row,
     policies: &Policies,
@@ -117,7 +117,7 @@ pub(super) fn written(
     }
 }
 
-/// The record as it is at the time of the reading.
+/// The record at the time of the read.
 pub(super) fn record(
     row: &Row,
     policies: &Policies,
@@ -135,7 +135,7 @@ pub(super) fn record(
     Ok(Some(Record { head, answer }))
 }
 
-/// The head as it is stored; `None` if there is no record.
+/// The stored head; `None` if there is no record.
 pub(super) fn head(
     row: &Row,
     policies: &Policies,
@@ -173,7 +173,7 @@ pub(super) fn head(
     }))
 }
 
-/// Namespace, principal, method and path, in four columns from this one on.
+/// Namespace, principal, method and path, in four columns starting at `first`.
 pub(super) fn scope(row: &Row, first: usize) -> Result<Scope, StoreError> {
     debug_assert_eq!(
         [column::NAMESPACE + 1, column::METHOD],
@@ -194,7 +194,7 @@ pub(super) fn key(row: &Row, column: usize) -> Result<Key, StoreError> {
     codec::key(text(row, column)?)
 }
 
-/// Of a claim that made a record the database says nothing that the claim has said.
+/// For a won claim the database does not repeat what the claim contained.
 fn token(row: &Row, claim: Option<&Claim>) -> Result<AttemptToken, StoreError> {
     match (get::<Option<Uuid>>(row, column::TOKEN)?, claim) {
         (Some(token), _) => Ok(AttemptToken::from_bytes(token.into_bytes())),
@@ -254,8 +254,8 @@ pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, 
         .map_err(|error| StoreError::new(StoreErrorKind::Unsupported, unsupported).because(error))
 }
 
-/// A text, which is stored as bytes: it may hold anything, NUL included, and the database's
-/// encoding does not matter.
+/// A text, stored as bytes, so that it may contain NUL and does not depend on the database's
+/// encoding.
 pub(super) fn text(row: &Row, column: usize) -> Result<&str, StoreError> {
     get(row, column).and_then(utf8)
 }
@@ -291,8 +291,7 @@ pub(super) fn status(row: &Row, column: usize) -> Result<Option<u16>, StoreError
     Ok(get::<Option<i32>>(row, column)?.and_then(|status| u16::try_from(status).ok()))
 }
 
-/// A duration as Postgres takes it: so long at most that it can be added to any time, which is for
-/// ever.
+/// A duration in microseconds, capped so that it can be added to any time without overflow.
 pub(super) fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros())
         .unwrap_or(i64::MAX)

@@ -1,12 +1,12 @@
-//! Whether the database is still the one that acknowledged what we wrote.
+//! Detects whether the database is still the one that acknowledged our writes.
 //!
 //! A standby that took over is on a new timeline; a restored copy may be another system. Either may
-//! lack commits that were acknowledged, and then keys that have run may run again. What is lost is
-//! the end of the history, so whoever remembers the last writes that it saw acknowledged can tell:
-//! it looks for them. A restore need not show in identifier or timeline, but nobody restores under
-//! an open connection: so whoever connects anew looks for the latest of them. Where it is told to,
-//! a process also keeps them in a file, see `high_water`, and looks for them when it is started
-//! again.
+//! lack acknowledged commits, and then keys that have run may run again. A failover or restore
+//! loses the end of the history. So a process that remembers its last acknowledged writes can
+//! detect the loss by looking for them. A restore need not change the system identifier or the
+//! timeline, but it closes all connections: so every new connection looks for the latest writes. If
+//! configured, a process also keeps them in a file (see `high_water`) and looks for them after a
+//! restart.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -31,26 +31,26 @@ use super::{ConnectOptions, row, schema};
 use crate::hash::Ids;
 use crate::store::codec;
 
-/// Acknowledged writes that are remembered: enough to tell, as what a failover loses is the end of
-/// the history.
+/// The number of acknowledged writes that are remembered. A failover loses the end of the history,
+/// so this is enough to detect it.
 const REMEMBERED_MAX: usize = 1024;
-/// Until how long before the latest one.
+/// How long a write is remembered, counted back from the latest one.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);
-/// A record that will go by itself before this is over is no witness.
+/// A record that will be removed within this time proves nothing.
 const STAYS: Duration = Duration::from_secs(60 * 60);
 
-/// A database and a point from which its history goes on.
+/// A database and a branch of its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Timeline {
     system_identifier: i64,
     timeline: i32,
 }
 
-/// What the database says of itself.
+/// The database's information about itself.
 pub(super) struct ServerInfo {
     pub(super) store: StoreInfo,
     line: Timeline,
-    /// What the last node that noticed a change took note of.
+    /// The timeline that was recorded by the last node that noticed a change.
     known: Timeline,
     schema: u32,
     oldest: u32,
@@ -86,8 +86,8 @@ impl ServerInfo {
         })
     }
 
-    /// Whether this process can use the database as it is: the schema, and the store in it, by its
-    /// secret.
+    /// Checks that this process can use the database: the version of its schema, and the store in
+    /// it, by its secret.
     pub(super) fn check(
         &self,
         database: &ConnectOptions,
@@ -102,8 +102,8 @@ impl ServerInfo {
     }
 }
 
-/// Whether this program can use a schema of this version, which serves programs from that version
-/// on.
+/// Checks that this program can use a schema of version `found`, which supports programs from
+/// version `oldest` on.
 pub(super) fn check_schema(
     database: &ConnectOptions,
     found: u32,
@@ -129,27 +129,26 @@ pub(super) fn check_schema(
     }
 }
 
-/// What this process knows of the database's history.
+/// This process's knowledge of the database's history.
 #[derive(Default)]
 pub(super) struct ServerHistory {
     seen: Mutex<Option<Timeline>>,
     acknowledged: Mutex<VecDeque<Acknowledged>>,
-    /// The highest version of any write that was ever acknowledged: no fence may be given again up
-    /// to here.
+    /// The highest version of any acknowledged write: no fence up to here may be assigned again.
     highest: AtomicU64,
-    /// Told of every write that is remembered.
+    /// Notified of every remembered write.
     changed: Arc<Notify>,
-    /// Held while somebody looks: one is enough, and nobody writes on before it is done. Since when
-    /// it was last known how things are.
+    /// Held while a task looks for missing writes, so that only one does, and new connections wait
+    /// for it. Contains when the last look began.
     looking: tokio::sync::Mutex<Option<Instant>>,
 }
 
-/// A write that the database said it has.
+/// A write that the database has acknowledged.
 struct Acknowledged {
     at: Instant,
     id: RecordId,
     version: u64,
-    /// From when on it proves nothing that the record is gone.
+    /// After this time, a missing record proves nothing.
     stays_until: Timestamp,
 }
 
@@ -159,7 +158,7 @@ impl ServerHistory {
         self.highest
             .fetch_max(head.version.max(head.fence.as_u64()), Ordering::Relaxed);
         let hour = now.after(STAYS);
-        // One that goes soon takes the place of what was remembered of the same record.
+        // A record that will be removed soon is remembered too, to replace its earlier entry.
         let stays_until = match head.state.is_open() {
             true => hour,
             false if head.tombstone_until < hour => Timestamp::ZERO,
@@ -182,7 +181,7 @@ impl ServerHistory {
         self.changed.notify_one();
     }
 
-    /// Remembers what a process of this store before us had seen acknowledged.
+    /// Remembers the acknowledged writes of an earlier process of this store.
     pub(super) fn recall(&self, mark: &Mark) {
         self.highest.fetch_max(mark.highest, Ordering::Relaxed);
         let at = Instant::now();
@@ -201,7 +200,7 @@ impl ServerHistory {
         self.acknowledged.lock().extend(recalled);
     }
 
-    /// What to remember beyond the end of this process.
+    /// The writes to remember beyond the end of this process.
     pub(super) fn mark(&self, secret: &Secret) -> Mark {
         let acknowledged = self.acknowledged.lock();
         let mut met = HashSet::with_hasher(Ids::default());
@@ -223,8 +222,8 @@ impl ServerHistory {
         self.changed.clone()
     }
 
-    /// Compares the database with what was known of it. If it has changed, looks whether anything
-    /// is missing, sounds the alarm if so, and has every node take note.
+    /// Compares the database with its known history. If it has changed, looks for missing writes,
+    /// raises an alarm if there are any, and records the change for all nodes.
     pub(super) async fn watch(
         &self,
         info: &ServerInfo,
@@ -243,8 +242,8 @@ impl ServerHistory {
         Ok(())
     }
 
-    /// The same on a connection that was begun at that moment: there the latest writes are looked
-    /// for also if nothing seems to have changed, unless somebody has done so since.
+    /// The same on a connection that was begun at `since`. It looks for the latest writes even if
+    /// the history seems unchanged, unless another task has done so since.
     pub(super) async fn meet(
         &self,
         since: Instant,
@@ -269,7 +268,7 @@ impl ServerHistory {
         *self.seen.lock() == Some(info.line) && info.known == info.line
     }
 
-    /// Looks for all that is remembered, and acts on what is found.
+    /// Looks for all remembered writes, and acts on the result.
     async fn take_note(
         &self,
         info: &ServerInfo,
@@ -285,13 +284,13 @@ impl ServerHistory {
             missing += missing_of(page, link, shared).await?;
         }
         if has_changed || missing > 0 {
-            // It may not have been told what it was told before.
+            // The database may lack the policies and terms that were sent before.
             shared.policies.forget_sent();
             shared.terms.forget_sent();
         }
         if has_changed || missing > 0 || info.known != info.line {
-            // Every node says how far it had come, whoever was first: no fence that any of them was
-            // given is given again.
+            // Every node reports its highest fence, even if another node was first, so that no
+            // fence of any node is assigned again.
             let highest = codec::bigint(self.highest.load(Ordering::Relaxed));
             link.ask(
                 "SELECT hapax.adopt($1)",
@@ -314,15 +313,15 @@ impl ServerHistory {
         }
         tell(before, info.line, missing, expected.len());
         if has_changed || missing > 0 {
-            // What is gone is told once.
+            // A loss is reported once.
             self.acknowledged.lock().clear();
             self.changed.notify_one();
         }
         Ok(())
     }
 
-    /// Whether the end of what is remembered is not there. What a restore loses is the end of the
-    /// history, so a few are enough.
+    /// Whether the latest remembered writes are missing. A restore loses the end of the history, so
+    /// a few are enough.
     async fn lacks_the_latest(
         &self,
         info: &ServerInfo,
@@ -334,8 +333,8 @@ impl ServerHistory {
         Ok(!latest.is_empty() && missing_of(&latest, link, shared).await? > 0)
     }
 
-    /// What must be there at this time: the last write of every record that is remembered, the
-    /// latest at the end.
+    /// The writes that must be in the database at this time: the last one of every remembered
+    /// record, in order.
     fn witnesses(&self, now: Timestamp) -> Vec<(RecordId, u64)> {
         let acknowledged = self.acknowledged.lock();
         let mut met = HashSet::with_hasher(Ids::default());
@@ -349,7 +348,7 @@ impl ServerHistory {
     }
 }
 
-/// Whoever waits for a write finds that there will be none.
+/// Wakes the task that waits for writes, so that it ends.
 impl Drop for ServerHistory {
     fn drop(&mut self) {
         self.changed.notify_one();
@@ -382,14 +381,14 @@ fn tell(before: Timeline, after: Timeline, missing: u64, looked_for: usize) {
     }
 }
 
-/// Looked for on every new connection: one statement, and a small one.
+/// Looked for on every new connection, in one small statement.
 const LATEST: usize = 64;
 const PAGE: usize = 256;
 
-/// Without the answers, which may be large.
+/// Selects no answers, which may be large.
 const VERSIONS: &str = "SELECT id, CASE WHEN state IS NOT NULL THEN version END FROM hapax.get($1)";
 
-/// How many of these records are not there, or only as they were before.
+/// The number of these records that are missing, or older than expected.
 async fn missing_of(
     expected: &[(RecordId, u64)],
     link: &Link,
@@ -420,7 +419,7 @@ async fn missing_of(
                 .map(i64::unsigned_abs),
         );
     }
-    // What has no row is being changed at this moment, so it is there.
+    // A record without a row is being changed at this moment, so it is not missing.
     let is_missing = |(id, version): &&(RecordId, u64)| {
         found.get(id).is_some_and(|found| *found < Some(*version))
     };

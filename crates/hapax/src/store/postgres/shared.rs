@@ -1,4 +1,4 @@
-//! What all pipelines of a store share.
+//! The state that all pipelines of a store share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,12 +23,12 @@ pub(super) struct Shared {
     pub(super) policies: Policies,
     pub(super) terms: KnownTerms,
     pub(super) server_history: ServerHistory,
-    /// The store's secret when it was opened. Others have it by now, and cannot take another.
+    /// The store's secret when it was opened. Other parts of the process have copied it and cannot
+    /// change it.
     pub(super) secret: OnceLock<Secret>,
-    /// What the high-water file said when this process began, until it was compared with the
-    /// database.
+    /// The content of the high-water file at the start, until it is compared with the database.
     recalled: Mutex<Option<Mark>>,
-    /// Whether the store was found to serve nobody.
+    /// Whether the store was found out of use.
     is_out_of_use: AtomicBool,
 }
 
@@ -46,8 +46,8 @@ impl Shared {
         }
     }
 
-    /// A new connection to a database that is what it should be: prepared for this version, and
-    /// with the history that we know.
+    /// A new connection, after checking the database: its schema fits this version, and its history
+    /// is the known one.
     pub(super) async fn connect(&self) -> Result<Arc<Link>, OpenError> {
         let begun = Instant::now();
         let link = Link::new(connect(&self.options.connection).await?);
@@ -79,7 +79,7 @@ impl Shared {
         Ok(link)
     }
 
-    /// Takes up what the high-water file says, if it is about this store.
+    /// Takes over the high-water file, if it belongs to this store.
     fn recall(&self, secret: &Secret) {
         match self.recalled.lock().take() {
             Some(mark) if mark.is_of(secret) => self.server_history.recall(&mark),
@@ -91,7 +91,7 @@ impl Shared {
         }
     }
 
-    /// The store was found to serve nobody: says so once, until it serves again.
+    /// Logs that the store is out of use, once until it is in use again.
     pub(super) fn sound_alarm(&self, refusal: &str) {
         if !self.is_out_of_use.swap(true, Ordering::Relaxed) {
             let database = self.options.connection.to_string();

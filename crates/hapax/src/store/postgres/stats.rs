@@ -1,4 +1,4 @@
-//! What the store can say about itself.
+//! Statistics of the store.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,49 +9,49 @@ use parking_lot::Mutex;
 
 use crate::outage::{Outage, Over};
 
-/// What the store can say about itself, for metrics.
+/// Counters and gauges of the store, for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Statements sent and answered, one way or the other.
+    /// Statements sent and answered, with success or not.
     pub statements: u64,
-    /// Statements of those in which several callers could share: claims, completions and readings.
+    /// Those of them that several callers can share: claims, completions and reads.
     pub batches: u64,
-    /// What went in them together. Divided by [`batches`](Stats::batches): how many callers shared
-    /// one.
+    /// The calls in them. Divided by [`batches`](Stats::batches), this is the number of callers
+    /// that shared a statement.
     pub batched: u64,
-    /// The most that went in one.
+    /// The most calls in one statement.
     pub batch_largest: u64,
-    /// Writes sent one by one, because what they were sent with could not be done.
+    /// Writes that were sent alone, because the batch they were in failed.
     pub alone: u64,
-    /// Bytes that wait to be sent now.
+    /// Bytes waiting to be sent now.
     pub queue_bytes: u64,
-    /// Requests refused because too much was waiting: the database is slower than the callers.
+    /// Requests refused because too much was waiting: the database is slower than its callers.
     pub refused: u64,
     /// Connections made.
     pub connections: u64,
     /// Connections lost.
     pub connections_lost: u64,
-    /// Answers dropped in bulk: how often one of the tables that hold them was emptied.
+    /// How often one of the tables with answers was emptied, which drops expired answers in bulk.
     pub turns: u64,
-    /// How often the database turned out to be another server, or to go on from another point of
-    /// its history: failovers and restores.
+    /// How often the database turned out to be another server, or on another timeline: failovers
+    /// and restores.
     pub failovers: u64,
-    /// Writes that were acknowledged and are gone. An alarm: effects of those keys may be repeated.
+    /// Acknowledged writes that are missing. An alarm: effects of these keys may be repeated.
     pub commits_lost: u64,
-    /// Whether writes were missing when this process began that it had seen acknowledged before it
-    /// stopped: the database was restored from a backup meanwhile. An alarm, as before. Only where
-    /// there is a [high-water file](super::Options::high_water_file).
+    /// Whether writes that this process had seen acknowledged before it stopped were missing when
+    /// it started: the database was restored from a backup meanwhile. An alarm, as above. Only
+    /// known with a [high-water file](super::Options::high_water_file).
     pub restored: bool,
-    /// By how many seconds the database's clock is ahead of the store's time, because it was found
-    /// more than an hour ahead of a node's clock and of its own last reading. An alarm: one of the
-    /// two clocks is wrong, and until they agree nothing expires by the database's.
+    /// By how many seconds the database's clock is ahead of the store's time, because it was more
+    /// than an hour ahead of a node's clock and of its own last reading. An alarm: one of the two
+    /// clocks is wrong, and until they agree nothing expires by the database's clock.
     pub clock_ahead_seconds: u64,
-    /// Why the store cannot be used at the moment, if so.
+    /// Why the store cannot be used at the moment, if it cannot.
     pub failing: Option<String>,
 }
 
-/// The same while it is counted.
+/// The counters behind [`Stats`].
 #[derive(Default)]
 pub(super) struct Counters {
     statements: AtomicU64,
@@ -99,7 +99,7 @@ impl Counters {
         *self.failing.lock() = None;
     }
 
-    /// Says so when it begins, and when it ends.
+    /// Logs when the clock gets ahead, and when it agrees again.
     pub(super) fn clock_is_ahead(&self, ahead: Duration) {
         let seconds = ahead.as_secs();
         let before = self.clock_ahead_seconds.swap(seconds, Ordering::Relaxed);

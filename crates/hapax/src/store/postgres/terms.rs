@@ -1,6 +1,6 @@
-//! What routes say of answers, each once: the database has to know where an upstream completes a
-//! record in a transaction of its own. Their number is made from what they say, as that of a
-//! [policy](super::policies) is.
+//! The terms of routes, each stored once: the database needs them when an upstream completes a
+//! record in its own transaction. Their number is computed from their content, like that of a
+//! [policy](super::policies).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use super::row::micros;
 
 const SQL: &str = "SELECT hapax.term($1, $2, $3, $4, $5, $6, $7)";
 
-/// The terms that the database has been told, with their numbers.
+/// The terms that were sent to the database, with their numbers.
 #[derive(Default)]
 pub(super) struct KnownTerms {
     numbers: RwLock<HashMap<Arc<Terms>, i64>>,
 }
 
 impl KnownTerms {
-    /// The terms' number, once the database knows what it stands for.
+    /// The number of the terms, after making sure that the database has them.
     pub(super) async fn number(
         &self,
         terms: &Arc<Terms>,
@@ -59,14 +59,14 @@ impl KnownTerms {
         Ok(number)
     }
 
-    /// The database may be another than before, and have to be told again.
+    /// Forgets what was sent, because the database may be another one now.
     pub(super) fn forget_sent(&self) {
         self.numbers.write().clear();
     }
 }
 
-/// All that they say, so that no two have one text. What stands in records is made of this: never
-/// to be changed.
+/// The full content, so that no two terms have the same text. The numbers in records are computed
+/// from it: never change it.
 fn text(terms: &Terms) -> String {
     let Terms {
         lifetime,
@@ -80,7 +80,7 @@ fn text(terms: &Terms) -> String {
         micros(lifetime.tombstone),
         bytes(*bytes_max),
     );
-    // Last, as it may hold anything; and told from none.
+    // At the end, because it may contain any text. An empty version differs from none.
     let version = version
         .as_ref()
         .map_or(String::new(), |version| format!(" version={version}"));

@@ -1,7 +1,7 @@
-//! TLS as libpq's `sslmode` has it, with rustls.
+//! TLS by the rules of libpq's `sslmode`, with rustls.
 //!
-//! The provider of cryptography is given, never installed: that is for the program to decide, not
-//! for a library.
+//! The cryptography provider is passed explicitly and not installed as the process default: that is
+//! for the program to decide.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub(super) fn connector(options: &TlsOptions) -> Result<MakeRustlsConnect, Conne
         None => config.with_no_client_auth(),
     };
     if options.direct {
-        // Without it a server refuses those who begin with TLS unasked.
+        // A server refuses direct TLS without this protocol name.
         config.alpn_protocols = vec![b"postgresql".to_vec()];
     }
     Ok(MakeRustlsConnect::new(config))
@@ -130,7 +130,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, ConnectError> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| of_files(&advice, error))
 }
 
-/// As libpq has it: a key of root's may be read by a group, as where certificates are kept for
+/// As in libpq, a group may read a key that root owns, because root may keep certificates for
 /// several services.
 #[cfg(unix)]
 fn is_open_to_others(metadata: &fs::Metadata) -> bool {
@@ -156,12 +156,12 @@ fn of_files(text: &str, error: impl std::error::Error + Send + Sync + 'static) -
     ConnectError::new(ConnectKind::Files, format!("{text}: {error}")).because(error)
 }
 
-/// Decides whether the server is who it should be.
+/// Verifies the server's certificate.
 #[derive(Debug)]
 struct Verifier {
-    /// `None`: anybody will do.
+    /// `None` accepts any certificate.
     chain: Option<Chain>,
-    /// Whether its name must fit too.
+    /// Whether the host name must match too.
     named: bool,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -173,9 +173,9 @@ struct Chain {
 }
 
 impl Chain {
-    /// Whether it is the certificate itself that is trusted. Many a server has one that it signed
-    /// itself, as an authority, and its users have a copy: libpq takes that. Its time has been
-    /// looked at before its being an authority was held against it.
+    /// Whether the certificate itself is trusted. Many servers have a self-signed certificate that
+    /// is also an authority, of which their users have a copy; libpq accepts that. webpki checks
+    /// the validity period before it rejects an authority's certificate, so that check has passed.
     fn is_pinned(&self, error: &Error, certificate: &CertificateDer<'_>) -> bool {
         let Error::InvalidCertificate(CertificateError::Other(other)) = error else {
             return false;
@@ -206,7 +206,8 @@ impl ServerCertVerifier for Verifier {
                 }
                 Ok(ServerCertVerified::assertion())
             }
-            // The name is looked at last: whatever fails at the name has passed everything else.
+            // webpki checks the name last: a certificate that fails there has passed all other
+            // checks.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if !self.named => Ok(ServerCertVerified::assertion()),

@@ -1,5 +1,4 @@
-//! Moving everything in the database into another store, or everything in another into the
-//! database.
+//! Copies everything from the database into another store, or the reverse.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -31,21 +30,21 @@ use super::server_history::check_schema;
 use super::{ConnectOptions, audit};
 use crate::store::codec::{self, bigint};
 
-/// A database as a [copy](crate::store::copy) begins or ends in it: also one that serves no more,
-/// or not yet. Takes the role that owns the schema, as nobody else may take a store out of use.
+/// A database as the source or target of a [copy](crate::store::copy), even if it is out of use.
+/// Needs the role that owns the schema, because only that role may take a store out of use.
 pub struct Mover {
     database: String,
     connected: Connected,
     policies: Policies,
-    /// The policies that the database has been told.
+    /// The policies that were sent to the database.
     sent: Mutex<HashMap<Arc<FingerprintPolicy>, i64>>,
-    /// Since when everybody who asks hears that the store is out of use, at the latest.
+    /// When the store was taken out of use, at the latest.
     closed: Mutex<Instant>,
 }
 
-/// How long a store is out of use at least before another one is in its place. Nodes ask how things
-/// are once a second: one that was started on the empty store hears of it before it could go on
-/// under the old secret.
+/// How long a store is out of use at least before another one takes its place. Nodes ask for the
+/// store info once a second, so a node that was started on the empty store notices before it could
+/// continue under the old secret.
 const NOTICE: Duration = Duration::from_millis(1100);
 
 impl Mover {
@@ -111,7 +110,7 @@ impl Mover {
         })
     }
 
-    /// A statement with one value for an answer.
+    /// Runs a statement that returns a single value.
     async fn ask_one<T>(&self, sql: &str, parameters: Parameters<'_>) -> Result<T, StoreError>
     where
         T: for<'a> tokio_postgres::types::FromSql<'a>,
@@ -194,8 +193,7 @@ impl Mover {
         Ok(records)
     }
 
-    /// The record in a row, as it goes over. What cannot be read is named: it is what stops the
-    /// copy.
+    /// The whole record in a row. An error names the record, because it stops the copy.
     fn whole(&self, row: &Row) -> Result<Record, StoreError> {
         let id = row::id(row)?;
         let read = || {
@@ -209,7 +207,7 @@ impl Mover {
         read().map_err(|error| codec::not_copied(id, error))
     }
 
-    /// Sees to it that every policy that these rows name is known.
+    /// Makes sure that every policy named in these rows is known.
     async fn learn(&self, rows: &[Row]) -> Result<(), StoreError> {
         let missing = self.policies.missing(rows)?;
         if missing.is_empty() {
@@ -221,8 +219,7 @@ impl Mover {
         self.policies.take_in(&rows)
     }
 
-    /// Tells the database what the fingerprints of these records cover, and by which numbers it has
-    /// that.
+    /// Sends the fingerprint policies of these records to the database, and returns their numbers.
     async fn tell(
         &self,
         records: &[Record],
@@ -261,7 +258,8 @@ impl Mover {
             (&record, Type::BYTEA),
             (&entry, Type::INT8),
         ];
-        // Records first: the position counts once all of it has come.
+        // A shipment has either records or log entries, so the position is written together with
+        // all of it. An empty shipment only writes its position.
         if !records.is_empty() || log.is_empty() {
             let numbers = self.tell(&records).await?;
             let columns = record_columns(&records, &numbers);
@@ -379,7 +377,7 @@ fn uuid(copy: CopyId) -> Uuid {
     Uuid::from_bytes(*copy.as_bytes())
 }
 
-/// What everybody else hears. In ASCII, so that a database of any encoding can say it.
+/// The message for everyone else. In ASCII, so that a database of any encoding can store it.
 fn refusal(standing: &Standing) -> String {
     let refusal = standing.refusal().unwrap_or_default();
     refusal
@@ -388,7 +386,7 @@ fn refusal(standing: &Standing) -> String {
         .collect()
 }
 
-/// Where the store stands, in the first columns of a survey.
+/// The store's standing, from the first columns of a survey.
 fn standing(row: &Row) -> Result<Standing, StoreError> {
     let Some(word) = row::get::<Option<&str>>(row, 0)? else {
         return Ok(Standing::Live);

@@ -1,5 +1,5 @@
-//! What a node does beside its requests: keeps leases, writes down what time has brought, drops
-//! answers in bulk, asks how things are.
+//! A node's background work: renews leases, sweeps, drops answers in bulk, and asks for the store
+//! info.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -29,7 +29,7 @@ impl Postgres {
         Ok(renewed)
     }
 
-    /// In the order of their ids, as everything is locked.
+    /// Renews leases in the order of their ids, because everything is locked in that order.
     async fn extend_page(&self, renewals: &[Renewal]) -> Result<Vec<bool>, StoreError> {
         let mut sorted: Vec<&Renewal> = renewals.iter().collect();
         sorted.sort_unstable_by_key(|renewal| renewal.id);
@@ -53,8 +53,8 @@ impl Postgres {
                 parameters,
             )
             .await?;
-        // Locked is not lost, and has no row: whoever holds the row is most likely the attempt
-        // itself, in a transaction of its own.
+        // A locked record has no row, and is not lost: most likely the attempt itself has locked
+        // it, in its own transaction.
         let mut told = HashMap::with_hasher(Ids::default());
         for row in &rows {
             told.insert(
@@ -68,14 +68,14 @@ impl Postgres {
             .collect())
     }
 
-    /// What time has brought, and then what can be dropped whole. That the latter has to wait is no
-    /// failure: its turn will come.
+    /// Sweeps, and then drops expired answers in bulk. If dropping has to wait, that is not a
+    /// failure: a later sweep does it.
     pub(super) async fn clear(&self, limit: usize) -> Result<Swept, StoreError> {
         if limit == 0 {
             return Ok(Swept::default());
         }
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
-        // Nothing is removed by a clock that may be wrong.
+        // Compare the clocks first, so that nothing is removed by a wrong clock.
         self.keep_time().await?;
         let sql = "SELECT lost, buried, removed, unlogged FROM hapax.sweep($1)";
         let rows = self.aside(sql, &[(&limit, Type::INT4)]).await?;
@@ -110,8 +110,8 @@ impl Postgres {
         Ok(swept)
     }
 
-    /// Has the database compare its clock with ours: see `hapax.keep_time`. Sounds the alarm when
-    /// it is found ahead.
+    /// Lets the database compare its clock with this node's (see `hapax.keep_time`). Raises an
+    /// alarm if the database's clock is ahead.
     pub(super) async fn keep_time(&self) -> Result<(), StoreError> {
         let wall = || Timestamp::from_system_time(SystemTime::now());
         let node_clock = bigint(
@@ -136,12 +136,12 @@ impl Postgres {
         Ok(())
     }
 
-    /// What the database says of itself, which may be that it is not what it was.
+    /// Reads the database's information about itself, and checks whether the database has changed.
     pub(super) async fn server_info(&self) -> Result<ServerInfo, StoreError> {
         let link = self.aside.link().await?;
         let asked = self.aside(ServerInfo::SQL, &[]).await;
         if asked.is_err() && self.shared.is_out_of_use() {
-            // Its other functions could still be read from; nobody shall.
+            // Some functions might still answer reads: reconnect, so that none does.
             self.pipelines
                 .iter()
                 .for_each(super::pipeline::Pipeline::begin_anew);
@@ -151,8 +151,8 @@ impl Postgres {
         let secret = self.shared.secret.get_or_init(|| info.store.secret);
         if let Err(error) = info.check(&self.shared.options.connection, secret) {
             tracing::error!(%error, "the database can no longer be used by this program");
-            // All pipelines begin anew and find the same: nothing is written into what we do not
-            // understand.
+            // All pipelines reconnect and make the same check, so that nothing is written into a
+            // store that this program does not understand.
             self.pipelines
                 .iter()
                 .for_each(super::pipeline::Pipeline::begin_anew);

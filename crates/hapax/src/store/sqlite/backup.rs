@@ -1,6 +1,6 @@
 //! Backups: a consistent copy of the file while it is in use.
 //!
-//! The writer itself copies, a few pages at a time, and goes on serving in between; what it writes
+//! The writer itself copies, a few pages at a time, and serves requests in between; what it writes
 //! meanwhile goes into the copy as well. So no reader holds the log, and the copy is the store as
 //! it was at the end of the backup.
 
@@ -22,31 +22,31 @@ use super::schema::Meta;
 use super::view;
 use crate::store::sqlite_kit::error::store_error;
 
-/// Pages copied between two batches: so few that a caller hardly waits longer.
+/// Pages copied between two batches: few, so that callers hardly wait longer.
 const STEP_PAGES: i32 = 16;
-/// How often what has been copied so far is brought to the disk.
+/// How often the part copied so far is synced to the disk.
 const SYNC_EVERY: Duration = Duration::from_millis(5);
-/// Tries of one step that another program's lock stands against.
+/// Tries of one step while another program holds a lock.
 const BUSY_TRIES_MAX: usize = 100;
 
-/// A backup that was made.
+/// A completed backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Copied {
-    /// How large it is.
+    /// Its size.
     pub bytes: u64,
     /// The store's time at its end: every write acknowledged before is in it.
     pub at: Timestamp,
 }
 
-/// Why there is no backup. The text says what to do; the store is not affected.
+/// Why the backup failed. The text says what to do; the store is not affected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// Nothing is overwritten.
+    /// The target exists, and nothing is overwritten.
     #[error("{path} exists: choose a new path for the backup, or move that file away")]
     Exists {
-        /// The file that is there.
+        /// The existing file.
         path: PathBuf,
     },
     /// The copy could not be written.
@@ -56,15 +56,16 @@ pub enum BackupError {
     Io {
         /// The copy.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The store could not be read, or the copy not be written.
+    /// The store could not be read, or the copy could not be written.
     #[error("the backup was not completed")]
     Store(#[source] StoreError),
 }
 
-/// Where a backup grows until it is whole. Goes with the value, unless it was finished.
+/// Creates the temporary file in which a backup grows. Dropping it removes the file, unless the
+/// backup was finished.
 pub(super) fn begin(to: &Path) -> Result<NamedTempFile, BackupError> {
     if to.exists() {
         return Err(BackupError::Exists {
@@ -81,8 +82,8 @@ pub(super) fn begin(to: &Path) -> Result<NamedTempFile, BackupError> {
         })
 }
 
-/// The writer's part: copies everything, calling `between` between two steps. That says whether to
-/// go on.
+/// The writer's part: copies everything, and calls `between` between two steps, which returns
+/// whether to continue.
 pub(super) fn copy(
     from: &Connection,
     to: &Path,
@@ -93,10 +94,10 @@ pub(super) fn copy(
         StoreError::unavailable("the store could not be read, or its copy not be written")
             .because(error)
     };
-    // The file is there, unless whoever wanted the copy is gone and has taken it along.
+    // The file exists, unless the caller has gone and its drop has removed it.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut copy = Connection::open_with_flags(to, flags).map_err(failed)?;
-    // Nobody needs half a copy: it is synced once, when it is whole, and not by the writer.
+    // An incomplete copy is of no use: it is synced once when it is whole, and not by the writer.
     copy.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
         .map_err(failed)?;
     let backup = Backup::new(from, &mut copy).map_err(failed)?;
@@ -119,19 +120,19 @@ pub(super) fn copy(
             return Err(StoreError::unavailable("the backup was given up"));
         }
     }
-    // Before anything more is written: what is acknowledged from now on is not in the copy.
+    // Read before anything more is written: later writes are not in the copy.
     let at = clock.now();
     drop(backup);
     let bytes = std::fs::metadata(to).map_or(0, |file| file.len());
     Ok(Copied { bytes, at })
 }
 
-/// Everything at one moment, by somebody who only reads. The owner writes on meanwhile, and its log
+/// Copies one snapshot through a read-only connection. The owner continues to write, and its log
 /// grows until this is over.
 pub(super) fn copy_from_outside(from: &Connection, to: &Path) -> Result<Copied, BackupError> {
     let failed = |error| BackupError::Store(store_error(error));
     let file = begin(to)?;
-    // The first reading is what fixes the moment.
+    // The first read fixes the snapshot.
     let snapshot = from.unchecked_transaction().map_err(failed)?;
     let (clock, _) = view::clock(&Meta::read(from).map_err(BackupError::Store)?);
     let at = clock.now();
@@ -141,25 +142,25 @@ pub(super) fn copy_from_outside(from: &Connection, to: &Path) -> Result<Copied, 
     Ok(Copied { at, ..copied })
 }
 
-/// Brings the copy to its disk bit by bit while it grows, until the guard goes: all at once at the
-/// end would keep the disk from the store's own commits for a while.
+/// Syncs the copy bit by bit while it grows, until the guard is dropped. Syncing everything at the
+/// end would delay the store's own commits.
 pub(super) fn sync_meanwhile(file: &NamedTempFile) -> io::Result<Syncing> {
     let (file, (guard, is_over)) = (file.reopen()?, mpsc::channel::<()>());
     tokio::task::spawn_blocking(move || {
         while is_over.recv_timeout(SYNC_EVERY) == Err(RecvTimeoutError::Timeout) {
-            // What fails now fails again at the end, where it is told.
+            // If this fails, the sync at the end fails too, and reports it.
             let _ = file.sync_data();
         }
     });
     Ok(Syncing { _guard: guard })
 }
 
-/// See [`sync_meanwhile`].
+/// The guard of [`sync_meanwhile`].
 pub(super) struct Syncing {
     _guard: mpsc::Sender<()>,
 }
 
-/// Marks the copy as one, makes it durable, and gives it its name.
+/// Marks the file as a copy, makes it durable, and renames it.
 pub(super) fn finish(file: NamedTempFile, to: &Path, at: Timestamp) -> Result<(), BackupError> {
     let failed = |source| BackupError::Io {
         path: to.to_owned(),
@@ -183,8 +184,8 @@ pub(super) fn finish(file: NamedTempFile, to: &Path, at: Timestamp) -> Result<()
         .map_err(failed)
 }
 
-/// Whoever opens the copy as a store shall know that it is one. Not in WAL mode, so that nothing is
-/// left beside it.
+/// Marks the file as a copy, so that opening it as a store detects that. Not in WAL mode, so that
+/// no other file is left beside it.
 fn mark(copy: &Path, at: Timestamp) -> Result<(), StoreError> {
     let connection = Connection::open_with_flags(copy, OpenFlags::SQLITE_OPEN_READ_WRITE)
         .map_err(store_error)?;

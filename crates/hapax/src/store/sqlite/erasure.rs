@@ -1,9 +1,9 @@
-//! Erasures: whoever has a record forgotten is told when not a byte of its answer is left.
+//! Erasures: `forget` is answered only when no byte of the answer is left.
 //!
-//! The commit has broken the answer's seal (`seal.rs`), but the log still has the page as it was.
-//! So the log is copied and cut to nothing before anybody is told. A reader outside may hold it; it
-//! is waited for, but not for ever. Others go on writing meanwhile, but for short stops: as long as
-//! the log grows, readers that come one after the other would never all be out of it.
+//! The commit has erased the answer's seal (`seal.rs`), but the log still contains the old page. So
+//! the log is copied and truncated before the caller is answered. A reader outside may hold the
+//! log; the writer waits for it, up to a timeout. Other writes continue meanwhile, except for short
+//! stops: while the log grows, overlapping readers would never all be out of it.
 
 use std::time::{Duration, Instant};
 
@@ -14,26 +14,27 @@ use super::log;
 use super::shared::Shared;
 use super::writer::Answer;
 
-/// How often to look whether a reader outside has ended: while somebody waits, and afterwards.
+/// How often to check whether a reader outside has ended: while callers wait, and afterwards.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOK_LATER: Duration = Duration::from_millis(500);
-/// How long the writer stops to let readers get out of the log: longer with every try, up to what a
-/// request can bear.
+/// How long the writer stops to let readers leave the log: longer with every try, up to what a
+/// request can tolerate.
 const STOP_STEP: Duration = Duration::from_millis(25);
 const STOP_MAX: Duration = Duration::from_millis(250);
 
-/// What has been forgotten and is not erased yet.
+/// Forgotten answers that are not erased yet.
 pub(super) struct Erasures {
-    /// How long such a reader is waited for before whoever asked is told that bytes may be left.
+    /// How long to wait for a reader outside before the caller is told that bytes may be left.
     timeout: Duration,
     waiting: Vec<Waiting>,
-    /// Whether somebody was told that bytes may be left: it is made good as soon as can be.
+    /// Whether a caller was told that bytes may be left: the erasure is completed as soon as
+    /// possible.
     is_late: bool,
-    /// Tries since the log could last be cut.
+    /// Tries since the log was last truncated.
     tries: u32,
 }
 
-/// A forgetting that is durable, to be answered once it is complete.
+/// A durable `forget`, to be answered when the erasure is complete.
 pub(super) struct Forgotten {
     pub(super) reply: Answer<Written>,
     pub(super) written: Written,
@@ -61,7 +62,7 @@ impl Erasures {
         });
     }
 
-    /// When to look again, if there is anything to look after.
+    /// When to check again; `None` if nothing is left to erase.
     pub(super) fn wait_max(&self) -> Option<Duration> {
         if self.waiting.is_empty() {
             self.is_late.then_some(LOOK_LATER)
@@ -70,8 +71,8 @@ impl Erasures {
         }
     }
 
-    /// Erases what is owed, if that can be done now, and tells whoever has waited for it or waited
-    /// too long.
+    /// Completes the pending erasures if that is possible now, and answers the callers whose
+    /// erasure is complete or whose time is over.
     pub(super) fn work(
         &mut self,
         shared: &Shared,
@@ -110,7 +111,7 @@ impl Erasures {
     }
 }
 
-/// An answer that a file of format 2 brought along has no seal to be broken.
+/// The error for an answer from a file of format 2, which has no seal to erase.
 pub(super) fn unsealed() -> StoreError {
     let text = "an older version of Hapax kept the answer without a seal; its bytes are written over when the store needs the room";
     StoreError::new(StoreErrorKind::Unerased, text)

@@ -1,13 +1,12 @@
-//! The index: where each record is, in memory.
+//! The index: the row of each record, in memory.
 //!
-//! An index in the file would dirty a page for each random id, and a page that is far away once
-//! there are many. The file has one owner, so that a map in its memory is as good: eight bytes of
-//! the id and the place, sixteen bytes in all. Eight bytes of a digest are not the whole of it, so
-//! whoever finds a place reads the row and compares. Running records are here whole: most writes
-//! end one.
+//! An index in the file would dirty a page for each random id, and with many records these pages
+//! are far apart. The file has one owner, so a map in its memory is sufficient: eight bytes of the
+//! id and eight of the row number. Eight bytes do not identify an id, so a lookup reads the row and
+//! compares. Running records are kept here whole, because most writes end one.
 //!
-//! Only what is durable is here: the writer puts a batch in after its commit and before it tells
-//! anybody.
+//! The index contains only durable records: the writer adds a batch after its commit, and before it
+//! answers the callers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
@@ -22,16 +21,15 @@ use parking_lot::{Mutex, MutexGuard};
 use super::row_number::RowNumber;
 use crate::hash::Ids;
 
-/// By the first bits of the id, so that a table grows in a fraction of a millisecond and ids can be
-/// listed in order.
+/// Shards by the first bits of the id, so that growing a table takes a fraction of a millisecond
+/// and ids can be listed in order.
 const SHARD_BITS: u32 = 10;
 
-/// Where each record is.
+/// The row of each record.
 pub(super) struct Index {
     shards: Box<[Mutex<Shard>]>,
-    /// Records that are kept only because their caller was refused, by the second in which they are
-    /// over. Not read from the file: what was there before it was opened is over within ten
-    /// minutes.
+    /// Records that are kept only because their caller was refused, by the second in which they
+    /// expire. Not read from the file: records from before it was opened expire within ten minutes.
     refused: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -41,30 +39,30 @@ struct Shard {
     running: HashMap<RecordId, Running, Ids>,
 }
 
-/// The first bytes of an id, and a row that may be its record's.
+/// The first bytes of an id, and a row that may contain its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Entry {
     pub(super) prefix: u64,
     pub(super) row_number: RowNumber,
 }
 
-/// A running record, whole.
+/// A running record.
 #[derive(Clone, Debug)]
 pub(super) struct Running {
     pub(super) row_number: RowNumber,
     pub(super) head: Arc<Head>,
 }
 
-/// What the index knows of an id.
+/// The result of looking up an id.
 pub(super) enum Found {
     /// There is no record.
     Absent,
     Running(Running),
-    /// Rows to look at: one of them, or none, is the record.
+    /// Rows to check: at most one of them is the record.
     Rows(Vec<RowNumber>),
 }
 
-/// One record's way from one place to another.
+/// The move of one record from one row to another.
 #[derive(Debug)]
 pub(super) struct Move {
     pub(super) id: RecordId,
@@ -126,8 +124,8 @@ impl Index {
         }
     }
 
-    /// Puts many in, quickest when they are sorted: then a shard is in the processor's cache while
-    /// it is filled.
+    /// Adds many entries. Fastest when they are sorted, because each shard then stays in the
+    /// processor's cache.
     pub(super) fn extend(&self, entries: &[Entry]) {
         for chunk in entries.chunk_by(|a, b| shard_of(a.prefix) == shard_of(b.prefix)) {
             let mut shard = self.shard(chunk[0].prefix);
@@ -137,17 +135,17 @@ impl Index {
         }
     }
 
-    /// Makes room, so that nothing is moved while the tables fill.
+    /// Reserves room, so that no table is moved while it is filled.
     pub(super) fn reserve(&self, records: usize) {
         let each = records.div_ceil(self.shards.len());
         for shard in &self.shards {
-            // Random ids spread evenly, but not exactly so.
+            // A sixteenth more, because random ids do not spread exactly evenly.
             let Shard { ids, entries, .. } = &mut *shard.lock();
             entries.reserve(each + each / 16, |entry| ids.hash_one(entry.prefix));
         }
     }
 
-    /// Running records whose lease is over, the longest over first.
+    /// Running records whose lease is over, the longest lapsed first.
     pub(super) fn lapsed(&self, now: Timestamp, limit: usize) -> Vec<RecordId> {
         let mut lapsed: Vec<_> = Vec::new();
         for shard in &self.shards {
@@ -171,8 +169,8 @@ impl Index {
             .sum()
     }
 
-    /// The next shard's worth of entries at or after a prefix, in order, running ones among them;
-    /// and where to go on from.
+    /// The entries of the next shard at or after a prefix, in order, including running records; and
+    /// the prefix from which to continue.
     pub(super) fn page(&self, from: u64) -> (Vec<Entry>, Option<u64>) {
         let shard = self.shard(from);
         let running = shard.running.iter().map(|(id, running)| Entry {
@@ -202,7 +200,7 @@ impl Index {
             .sum()
     }
 
-    /// Takes note of a record that was refused, or of one that no longer is.
+    /// Counts a refused record, or removes it from the count.
     pub(super) fn count_refused(&self, until: Timestamp, is_refused: bool) {
         let mut refused = self.refused.lock();
         let count = refused.entry(second(until)).or_default();
@@ -213,7 +211,7 @@ impl Index {
         };
     }
 
-    /// How many records were refused and are not over.
+    /// The number of refused records that have not expired.
     pub(super) fn refused(&self, now: Timestamp) -> u64 {
         let mut refused = self.refused.lock();
         *refused = refused.split_off(&(second(now) + 1));
@@ -254,7 +252,7 @@ fn second(time: Timestamp) -> u64 {
     time.as_micros() / 1_000_000
 }
 
-/// What the index keeps of an id.
+/// The part of an id that the index keeps.
 pub(super) fn prefix(id: &RecordId) -> u64 {
     let (first, _) = id.as_bytes().split_first_chunk().expect("an id is longer");
     u64::from_be_bytes(*first)

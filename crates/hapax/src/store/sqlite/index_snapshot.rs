@@ -1,14 +1,14 @@
-//! The index snapshot: which ids are in which rows, packed tight, so that the index is back in
-//! memory soon after a start.
+//! The index snapshot: the ids in each queue, stored compactly, so that the index can be loaded
+//! soon after a start.
 //!
-//! Heads are wide, and reading all of them to learn their ids would take minutes where there are
-//! millions. So whenever a queue has gained [`PIECE_ROWS`] rows, what the index keeps of their ids
-//! is written down in one piece, in the order of the rows. A start reads these pieces and, of the
-//! heads, only the few that came after the last one.
+//! Heads are wide, and reading all of them for their ids would take minutes with millions of
+//! records. So whenever a queue has gained [`PIECE_ROWS`] rows, the prefixes of their ids are
+//! written as one piece, in the order of the rows. A start reads these pieces, and only the few
+//! heads after the last one.
 //!
-//! It must not leave out a row that is there: then a key would run twice. So each piece has a
-//! checksum, and wherever one is missing or damaged, the heads themselves are read. Nor may a row
-//! that it names be missing, unless it is noted to have left.
+//! The snapshot must not omit a row that exists: its key would run twice. So each piece has a
+//! checksum, and where a piece is missing or damaged, the heads themselves are read. Nor may a row
+//! that it names be missing, unless it is recorded as vacated.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -21,15 +21,15 @@ use super::row_number::{POSITION_BITS, RowNumber, bounds};
 use crate::store::sqlite_kit::error::store_error;
 use crate::store::sqlite_kit::row::{blob, get};
 
-/// Rows that one piece covers: small enough to be written in passing.
+/// Rows in one piece: few enough to be written along with a batch.
 const PIECE_ROWS: usize = 16 * 1024;
-/// Entries that are sorted together before they go into the index.
+/// Entries that are sorted together before they are added to the index.
 const SORTED: usize = 1 << 20;
-/// In the place of a row that failed to be written. A real prefix can be zero too, so a zero is
-/// looked up.
+/// Stands for a row that was never written. A real prefix can be zero too, so a zero is looked up
+/// in the heads.
 const NONE: u64 = 0;
 
-/// What has not been written down yet.
+/// The part that has not been written yet.
 #[derive(Debug, Default)]
 pub(super) struct IndexSnapshot(HashMap<u16, Tail>);
 
@@ -41,7 +41,7 @@ struct Tail {
 }
 
 impl IndexSnapshot {
-    /// Takes note of a row that is durable.
+    /// Adds a durable row.
     pub(super) fn add(&mut self, row_number: RowNumber, prefix: u64) {
         let tail = self.0.entry(row_number.queue()).or_insert_with(|| Tail {
             start: row_number.position(),
@@ -54,8 +54,8 @@ impl IndexSnapshot {
         tail.prefixes[at] = prefix;
     }
 
-    /// Takes note of a row that has left. Of one that is named in the file already,
-    /// [`IndexSnapshot::names`] has told.
+    /// Marks a row as vacated. Rows already in the file are vacated there, see
+    /// [`IndexSnapshot::names`].
     pub(super) fn vacate(&mut self, row_number: RowNumber) {
         let tail = self.0.get_mut(&row_number.queue());
         let prefix = tail.and_then(|tail| {
@@ -65,7 +65,8 @@ impl IndexSnapshot {
         prefix.into_iter().for_each(|prefix| *prefix = NONE);
     }
 
-    /// Whether the file names this row, now that the tails of some queues have been written down.
+    /// Whether the file names this row, considering the pieces that were just written for the
+    /// queues in `written`.
     pub(super) fn names(&self, row_number: RowNumber, written: &[u16]) -> bool {
         let more = if written.contains(&row_number.queue()) {
             PIECE_ROWS as u64
@@ -77,8 +78,7 @@ impl IndexSnapshot {
             .is_none_or(|tail| row_number.position() < tail.start + more)
     }
 
-    /// Writes down the tails that are long enough, one piece each. To be taken off once that is
-    /// durable.
+    /// Writes one piece for each tail that is long enough. Call `take_off` once that is durable.
     pub(super) fn write(&self, connection: &Connection) -> rusqlite::Result<Vec<u16>> {
         let long = self
             .0
@@ -91,7 +91,7 @@ impl IndexSnapshot {
                 .flat_map(|prefix| prefix.to_be_bytes())
                 .collect();
             let row_number = RowNumber::new(*queue, tail.start);
-            // Over a damaged one, whose rows were read from the heads.
+            // Replaces a damaged piece, whose rows were read from the heads.
             let mut statement = connection.prepare_cached(
                 "INSERT OR REPLACE INTO roll (row, prefixes, checksum) VALUES (?1, ?2, ?3)",
             )?;
@@ -114,7 +114,7 @@ impl IndexSnapshot {
     }
 }
 
-/// Notes that a queue is removed up to a row, and removes the pieces of which every row is gone.
+/// Records that a queue was removed up to a row, and removes the pieces without remaining rows.
 pub(super) fn pass(connection: &Connection, last: RowNumber) -> rusqlite::Result<()> {
     let (start, _) = bounds(last.queue());
     connection
@@ -130,7 +130,7 @@ pub(super) fn pass(connection: &Connection, last: RowNumber) -> rusqlite::Result
         .map(drop)
 }
 
-/// Notes in the file that a row it names has left.
+/// Records in the file that a row it names was vacated.
 pub(super) fn vacate(connection: &Connection, row_number: RowNumber) -> rusqlite::Result<()> {
     connection
         .prepare_cached("INSERT OR REPLACE INTO vacated (row) VALUES (?1)")?
@@ -138,22 +138,22 @@ pub(super) fn vacate(connection: &Connection, row_number: RowNumber) -> rusqlite
         .map(drop)
 }
 
-/// Rows that the index snapshot names and that have left.
+/// Rows that the index snapshot names and that were vacated.
 fn vacated(connection: &Connection, queue: u16) -> Result<HashSet<i64>, StoreError> {
     let (start, end) = bounds(queue);
     let sql = "SELECT row FROM vacated WHERE row >= ?1 AND row < ?2";
     queries(connection).all(sql, [start, end], |row| get::<i64>(row, 0))
 }
 
-/// The queues that the file knows of, whether or not there is a row in them now.
+/// All queues in the file, including empty ones.
 pub(super) fn queues(connection: &Connection) -> Result<BTreeSet<u16>, StoreError> {
     let sql = format!("SELECT lane FROM fronts UNION SELECT row >> {POSITION_BITS} FROM roll");
     queries(connection).all(&sql, [], |row| get::<u16>(row, 0))
 }
 
-/// Reads one queue into the index, and its tail into the index snapshot. Returns where the queue
-/// may go on: behind everything that was ever written down, as what the index snapshot says of a
-/// row must not be taken for another.
+/// Reads one queue into the index, and its tail into the index snapshot. Returns the position at
+/// which the queue continues: after everything that was ever written, so that an entry of the
+/// snapshot never applies to another row.
 pub(super) fn load(
     rows: Rows<'_>,
     queue: u16,
@@ -166,7 +166,7 @@ pub(super) fn load(
     let front = "SELECT row FROM fronts WHERE lane = ?1";
     let front: Option<i64> = queries(connection).first(front, [queue], |row| get(row, 0))?;
     let first = RowNumber::from_row(front.map_or(start, |row| row + 1));
-    // What has left is not there: a number that is not what was written would hide another record.
+    // Vacated rows and rows before the front must not exist: a wrong number would hide a record.
     let is_hiding = vacated
         .iter()
         .any(|row| exists(connection, RowNumber::from_row(*row)).unwrap_or(true))
@@ -253,7 +253,7 @@ fn checksum(row_number: RowNumber, prefixes: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// Fills an index, sorted piece by sorted piece.
+/// Fills an index in sorted batches.
 pub(super) struct Loader<'a> {
     index: &'a Index,
     entries: Vec<Entry>,

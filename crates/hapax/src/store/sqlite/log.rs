@@ -1,12 +1,12 @@
-//! The write-ahead log: copied into the file by a thread of its own, and given back before it grows
+//! The write-ahead log: a separate thread copies it into the file, and it is reset before it grows
 //! long.
 //!
-//! Copying on the writer would make every hundredth caller wait; copying beside it alone never
-//! catches up under load, and the log grows for ever. So this thread copies, again and again, until
-//! little is left; then the writer, between two commits, copies the rest, which takes about as long
-//! as a commit, and the log begins anew. A reader that stays in the log keeps it from that, so the
-//! store's own readers are kept out for this moment. A reader outside cannot be: the log grows
-//! until it ends, and then is cut back.
+//! If the writer copied the log, every hundredth caller would wait. If only another thread did, it
+//! would never catch up under load, and the log would grow for ever. So this thread copies
+//! repeatedly until little is left. Then the writer copies the rest between two commits, which
+//! takes about as long as a commit, and the log starts again from its beginning. A reader in the
+//! log would prevent that, so the store's own readers are kept out for this moment. A reader
+//! outside cannot be kept out: the log grows until that reader ends, and is then truncated.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,17 +26,17 @@ use crate::store::sqlite_kit::error::is_suspect;
 
 /// A page of the file and its header in the log.
 const FRAME_BYTES: u64 = 4096 + 24;
-/// The log is promised not to be longer, unless a reader outside holds it.
+/// The longest log, unless a reader outside holds it.
 pub(super) const LOG_BYTES_MAX: u64 = 64 << 20;
-/// Copying begins: early, as the log grows meanwhile.
+/// The length at which copying begins: early, because the log grows meanwhile.
 const COPY_FRAMES: u64 = (16 << 20) / FRAME_BYTES;
-/// So little that the writer may copy it between two commits.
+/// The length that the writer may copy between two commits.
 const REST_FRAMES: u64 = 256;
-/// The writer no longer waits for the rest to be little.
+/// The length at which the writer copies, however much is left.
 const FORCE_FRAMES: u64 = (40 << 20) / FRAME_BYTES;
-/// Tries to get the rest down, before the writer is asked to help anyway.
+/// Passes of the copying thread before the writer is asked to help anyway.
 const PASSES_MAX: usize = 6;
-/// At rest, how often to look whether something was left over.
+/// How often an idle thread checks for something left to copy.
 const LOOK: Duration = Duration::from_secs(1);
 /// The same while a reader holds the log.
 const LOOK_HELD: Duration = Duration::from_millis(200);
@@ -49,12 +49,12 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// How far it is now, without copying.
+    /// The current progress, without copying.
     pub(super) fn read(connection: &Connection) -> rusqlite::Result<Progress> {
         Progress::query(connection, "PRAGMA wal_checkpoint(NOOP)")
     }
 
-    /// Copies what can be copied without waiting for anybody.
+    /// Copies as much as possible without waiting.
     pub(super) fn copy(connection: &Connection) -> rusqlite::Result<Progress> {
         Progress::query(connection, "PRAGMA wal_checkpoint(PASSIVE)")
     }
@@ -91,8 +91,8 @@ impl Progress {
     }
 }
 
-/// The writer's part: copies the rest while nobody reads, so that the next write begins the log
-/// anew. Says whether it could.
+/// The writer's part: copies the rest while no reader is active, so that the next write starts the
+/// log again. Returns whether it succeeded.
 pub(super) fn reset(shared: &Shared, connection: &Connection) -> rusqlite::Result<bool> {
     let _alone = shared.alone();
     let progress = Progress::copy(connection)?;
@@ -106,7 +106,8 @@ pub(super) fn reset(shared: &Shared, connection: &Connection) -> rusqlite::Resul
         return Ok(false);
     }
     if length(&shared.path) > LOG_BYTES_MAX {
-        // What a reader outside made it grow to; with nothing left in it, it can be cut.
+        // A reader outside made the file grow. It contains nothing more to copy, so it can be
+        // truncated.
         cut(connection, Duration::ZERO)?;
     }
     shared.counters.log_resets.fetch_add(1, Ordering::Relaxed);
@@ -114,8 +115,8 @@ pub(super) fn reset(shared: &Shared, connection: &Connection) -> rusqlite::Resul
     Ok(true)
 }
 
-/// Copies all of the log and leaves not a byte of it behind. Says whether it could: a reader
-/// outside holds what it reads, and is waited for no longer than said.
+/// Copies the whole log and leaves no byte of it. Returns whether it succeeded: a reader outside
+/// may hold the log, and is waited for up to `stop`.
 pub(super) fn erase(
     shared: &Shared,
     connection: &Connection,
@@ -125,8 +126,7 @@ pub(super) fn erase(
     if !cut(connection, stop)? {
         return Ok(false);
     }
-    // SQLite cuts the file, but does not wait for the disk: after a loss of power the old bytes
-    // would be back.
+    // SQLite truncates the file without a sync: after a power loss the old bytes could be back.
     match std::fs::File::open(with_suffix(&shared.path, "-wal")).and_then(|file| file.sync_all()) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -149,7 +149,7 @@ fn cut(connection: &Connection, stop: Duration) -> rusqlite::Result<bool> {
     is_busy.map(|is_busy| !is_busy)
 }
 
-/// The length of the log's file: it keeps what it once had until it is cut.
+/// The length of the log file, which does not shrink until it is truncated.
 fn length(path: &Path) -> u64 {
     std::fs::metadata(with_suffix(path, "-wal")).map_or(0, |file| file.len())
 }
@@ -157,18 +157,18 @@ fn length(path: &Path) -> u64 {
 /// The copying thread.
 pub(super) struct Copier {
     wake: Arc<Wake>,
-    // Waited for when this is dropped, after it was told to stop.
+    // Joined when this is dropped, after the thread was told to stop.
     _thread: Thread,
 }
 
-/// What the copying thread waits for.
+/// The state by which other threads wake the copying thread.
 #[derive(Default)]
 pub(super) struct Wake {
     asked: Mutex<Asked>,
     changed: Condvar,
     /// Whether a reader outside holds the log, so that the writer need not try.
     pub(super) is_held: AtomicBool,
-    /// An error of the copying that makes the file suspect. The writer acts on it.
+    /// An error during copying after which the file cannot be trusted. The writer handles it.
     pub(super) suspect: Mutex<Option<rusqlite::Error>>,
 }
 
@@ -193,7 +193,7 @@ impl Wake {
         }
     }
 
-    /// Waits to be asked, or for a while.
+    /// Waits for a request, up to `at_most`.
     fn wait(&self, at_most: Duration) -> Asked {
         let mut asked = self.asked.lock();
         self.changed
@@ -229,8 +229,8 @@ impl Copier {
                     return;
                 }
                 if copy(&shared, &heard) {
-                    // Refused when the queue is full; then the writer is busy, and will find the
-                    // log too long by itself.
+                    // Refused if the queue is full. Then the writer is busy, and notices by itself
+                    // that the log is too long.
                     let _ = writer.try_send(Command::ResetLog);
                 }
             }
@@ -248,7 +248,7 @@ impl Drop for Copier {
     }
 }
 
-/// Copies until little is left. Says whether it is the writer's turn.
+/// Copies until little is left. Returns whether the writer should continue.
 fn copy(shared: &Shared, wake: &Wake) -> bool {
     for _ in 0..PASSES_MAX {
         let gate = shared.enter();
@@ -288,7 +288,7 @@ fn copy_once(connection: &Connection, wake: &Wake, path: &Path) -> rusqlite::Res
         });
     }
     if Progress::copy(connection)?.rest() > 0 {
-        // A reader is in the log. Whether it is one of ours only the writer can find out, by
+        // A reader is in the log. Only the writer can find out whether it is one of ours, by
         // keeping those out for a moment.
         return Ok(if wake.is_held.load(Ordering::Relaxed) {
             Next::Rest

@@ -1,4 +1,4 @@
-//! One owner per file: a lock on a file beside it, which the system releases however the process
+//! One owner per file: holds a lock on a file beside it, which the system releases when the process
 //! ends.
 
 use std::fs::{File, OpenOptions, TryLockError};
@@ -9,12 +9,12 @@ use std::time::Duration;
 use super::OpenError;
 use super::backup::directory;
 
-/// Makes sure that there is a file, and finds its one true path: by whatever link it was reached,
-/// it is not another file.
+/// Makes sure that the file exists, and returns its canonical path, which is the same through every
+/// link.
 ///
-/// A file that is there is not opened: closing it again would drop the locks that SQLite holds on
-/// it in this very process, for a store that is open or a view, and another program could then take
-/// the log away from under it.
+/// An existing file is not opened here. Closing it again would drop the locks that SQLite holds on
+/// it in this process, for an open store or a view, and another program could then remove the log
+/// while it is in use.
 pub(super) fn locate(path: &Path) -> Result<PathBuf, OpenError> {
     if path.as_os_str().is_empty() || path == Path::new(":memory:") {
         return Err(OpenError::NotAPath);
@@ -25,8 +25,7 @@ pub(super) fn locate(path: &Path) -> Result<PathBuf, OpenError> {
     };
     if !path.try_exists().map_err(io)? {
         drop(private().open(path).map_err(io)?);
-        // A file that was just made must still be there after a loss of power, as soon as something
-        // in it is.
+        // Sync the directory: a new file must survive a power loss as soon as it contains data.
         File::open(directory(path))
             .and_then(|directory| directory.sync_all())
             .map_err(io)?;
@@ -36,12 +35,12 @@ pub(super) fn locate(path: &Path) -> Result<PathBuf, OpenError> {
 
 const SQLITE_HEADER: &[u8; 16] = b"SQLite format 3\0";
 
-/// Ownership of a store file, for as long as it lives.
+/// Ownership of a store file, for as long as this value lives.
 pub(super) struct Owner {
     file: File,
-    /// The store's file itself: to be closed after every connection to it, see [`locate`].
+    /// The store file itself. It must be closed after every connection to it, see [`locate`].
     _database: File,
-    /// The store that was last opened here, and how often it had been by then.
+    /// The name of the store last opened here, and its incarnation.
     last: Option<(String, i64)>,
 }
 
@@ -77,7 +76,7 @@ impl Owner {
                 last: last(&content),
             }),
             Err(error) => {
-                // A file of somebody else is left as it was, with nothing beside it.
+                // Another program's file is left as it was, without a file beside it.
                 if is_new {
                     let _ = std::fs::remove_file(beside(path));
                 }
@@ -86,14 +85,14 @@ impl Owner {
         }
     }
 
-    /// The store that was last opened here, and in which incarnation.
+    /// The name of the store last opened here, and its incarnation.
     pub(super) fn last(&self) -> Option<(String, i64)> {
         self.last.clone()
     }
 
-    /// Leaves word of who owns the file, for the message a second process prints, and of how often
-    /// it was opened, which gives an older copy away that is put in its place. The lock is what
-    /// counts.
+    /// Writes the id of the owning process, for the error message of a second one, and the
+    /// incarnation, by which an older copy of the store is recognised. Only the lock decides
+    /// ownership.
     pub(super) fn sign(
         &mut self,
         path: &Path,
@@ -112,7 +111,7 @@ impl Owner {
         })
     }
 
-    /// Whether some process owns the file right now.
+    /// Whether a process owns the file at the moment.
     pub(super) fn exists(path: &Path) -> bool {
         match File::open(beside(path)) {
             Ok(file) => matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)),
@@ -121,8 +120,7 @@ impl Owner {
     }
 }
 
-/// A look at who has the file takes the lock for a moment; that alone does not make it somebody
-/// else's.
+/// Retries, because `exists` takes the lock for a moment without being an owner.
 fn lock(file: &File) -> Result<(), TryLockError> {
     for _ in 0..LOCK_TRIES {
         match file.try_lock() {
@@ -135,14 +133,15 @@ fn lock(file: &File) -> Result<(), TryLockError> {
 
 const LOCK_TRIES: usize = 5;
 
-/// Whether this can be our file: empty, or a database, and under one name only.
+/// Checks that this can be a store file: empty or a database, and without a second hard link.
 fn check(path: &Path) -> Result<File, OpenError> {
     let io = |source| OpenError::Io {
         path: path.to_owned(),
         source,
     };
     let metadata = std::fs::metadata(path).map_err(io)?;
-    // Before it is opened, see [`locate`]: by its other name it may be open in this very process.
+    // Checked before the file is opened (see [`locate`]): it may be open in this process under its
+    // other name.
     #[cfg(unix)]
     if std::os::unix::fs::MetadataExt::nlink(&metadata) > 1 {
         return Err(OpenError::Linked {
@@ -151,8 +150,8 @@ fn check(path: &Path) -> Result<File, OpenError> {
     }
     let mut file = private().read(true).open(path).map_err(io)?;
     let mut header = [0; SQLITE_HEADER.len()];
-    // A file whose creation was cut short by the loss of power may have no header yet; SQLite takes
-    // it back by the journal beside it.
+    // A file whose creation was interrupted by a power loss may have no header yet; SQLite rolls it
+    // back with the journal beside it.
     let is_cut_short = with_suffix(path, "-journal").exists();
     if metadata.len() > 0
         && !is_cut_short
@@ -174,15 +173,15 @@ fn beside(path: &Path) -> PathBuf {
     with_suffix(path, "-owner")
 }
 
-/// A file beside another, by the end of its name.
+/// The path with a suffix added to the file name.
 pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// What is created is for its owner's account alone: the store holds answers and a secret, and who
-/// can open the file beside it could keep the store from being opened.
+/// Files are created for their owner's account alone: the store contains answers and a secret, and
+/// an account that could open the lock file could prevent the store from being opened.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false);

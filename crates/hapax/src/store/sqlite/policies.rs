@@ -1,4 +1,4 @@
-//! What fingerprints cover, each text once: it is the same for every record of a route.
+//! Fingerprint policies, each text stored once, because it is the same for every record of a route.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use rusqlite::{Connection, OptionalExtension};
 use crate::store::codec;
 use crate::store::sqlite_kit::error::store_error;
 
-/// The policies that have been met, by their number in the file.
+/// The policies that this process knows, by their number in the file.
 #[derive(Default)]
 pub(super) struct Policies {
     known: Mutex<Known>,
 }
 
-/// A policy's number, and whether that is durable.
+/// The number of a policy, and whether it is durable.
 pub(super) struct Number {
     pub(super) number: i64,
     pub(super) is_known: bool,
@@ -51,7 +51,7 @@ impl Policies {
         Ok(policy)
     }
 
-    /// The policy's number, written into the file with the first record that needs it.
+    /// The number of a policy, which is written into the file with the first record that needs it.
     pub(super) fn number(
         &self,
         connection: &Connection,

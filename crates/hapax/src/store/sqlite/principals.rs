@@ -1,4 +1,4 @@
-//! Principals who have records, and until when the store is to know them.
+//! The known principals, and until when they are known.
 
 use hapax_core::scope::PrincipalId;
 use hapax_core::store::{KnownPrincipal, StoreError};
@@ -36,7 +36,7 @@ pub(super) fn knows(
         .map_err(store_error)
 }
 
-/// Removes up to so many who are no longer known.
+/// Removes up to `limit` principals that are no longer known.
 pub(super) fn remove_unknown(
     connection: &Connection,
     now: Timestamp,

@@ -1,12 +1,12 @@
-//! Opening the file again after the disk failed.
+//! Reopening the file after a disk error.
 //!
-//! When an fsync fails, Linux has marked the pages as clean: the next fsync would succeed though
-//! nothing reached the disk, and a read would show what is only in memory. So an fsync is never
-//! repeated. Every connection is closed; the log is *written* once more, byte for byte, which makes
-//! its pages dirty again, and only then synced. After that whatever can be read of the log is on
-//! the disk: either all of the write that failed, or nothing of it. Its callers were told that
-//! nobody knows. Pages of the file itself need no such care, for until a copy of the log was synced
-//! without an error, the log is still there and is copied again.
+//! When an fsync fails, Linux marks the pages as clean: the next fsync would succeed although
+//! nothing reached the disk, and a read would return data that is only in memory. So an fsync is
+//! never repeated. Every connection is closed. The log is *written* again, byte for byte, which
+//! makes its pages dirty again, and is then synced. After that everything that can be read from the
+//! log is on the disk: either the whole failed write, or nothing of it. Its callers were told that
+//! the outcome is unknown. Pages of the file itself need no such care: until a copy of the log was
+//! synced without an error, the log still exists and is copied again.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -21,7 +21,7 @@ use super::shared::{Connections, Shared};
 use super::writer_state::WriterState;
 use crate::store::sqlite_kit::error::store_error;
 
-/// Opens the file, shows that it can be written, and reads everything again. Nothing else may have
+/// Opens the file, checks that it can be written, and loads everything again. Nothing else may have
 /// it open.
 pub(super) fn reopen(
     shared: &Shared,
@@ -38,7 +38,7 @@ pub(super) fn reopen(
             "another process has opened the store file since: this one must stop",
         ));
     }
-    // With a real commit: a file system that became read-only can still be read.
+    // Make a real commit: a file system that became read-only can still be read.
     meta.at(shared.clock.now())
         .write(&connection)
         .map_err(store_error)?;

@@ -1,4 +1,4 @@
-//! A head as a row, and back.
+//! Reading and writing heads as rows.
 
 use std::sync::Arc;
 
@@ -20,16 +20,16 @@ use crate::store::sqlite_kit::row::{
     HEAD_COLUMNS, HeadRow, blob, decode_answer, get, head_columns, missing_answer,
 };
 
-/// Whose leases count.
+/// Which leases are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leases {
     /// Those of this incarnation of the owner.
     Of(i64),
-    /// Nobody's: the owner is gone.
+    /// None: the owner is gone.
     Nobodys,
 }
 
-/// A head with its place in the file, and that of its answer.
+/// A head with its row number, and that of its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
     pub(super) row_number: RowNumber,
@@ -37,17 +37,17 @@ pub(super) struct Stored {
     pub(super) answer: Option<RowNumber>,
 }
 
-/// What came of looking for a record where the index has it.
+/// The result of looking for a record in the rows that the index has.
 pub(super) enum Lookup {
     Found(Stored),
-    /// The rows are those of other ids that begin alike.
+    /// The rows belong to other ids with the same prefix.
     Absent,
-    /// A row is not where it should be.
+    /// A row does not exist.
     Missing,
 }
 
 impl Lookup {
-    /// What there is, where nobody is about to move it.
+    /// The record, if no concurrent move can explain a missing row.
     pub(super) fn settled(self) -> Result<Option<Stored>, StoreError> {
         match self {
             Lookup::Found(stored) => Ok(Some(stored)),
@@ -57,12 +57,12 @@ impl Lookup {
     }
 }
 
-/// A row that should be there is not, and nobody is about to move it.
+/// The error for a missing row that no concurrent move can explain.
 pub(super) fn missing() -> StoreError {
     StoreError::corrupt("a record is not where it was written: restore a backup")
 }
 
-/// What reading rows takes: a connection, and what the rows refer to.
+/// The connection, policies and leases needed to read rows.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) connection: &'a Connection,
@@ -94,7 +94,7 @@ impl<'a> Rows<'a> {
         queries(self.connection)
     }
 
-    /// The record that the index has found.
+    /// Reads the record that the index has found.
     pub(super) fn look_up(self, id: &RecordId, found: Found) -> Result<Lookup, StoreError> {
         match found {
             Found::Absent => Ok(Lookup::Absent),
@@ -107,7 +107,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// The record of this id among rows that may be it.
+    /// The record with this id among its possible rows.
     fn find(self, id: &RecordId, row_numbers: &[RowNumber]) -> Result<Lookup, StoreError> {
         let mut is_missing = false;
         for row_number in row_numbers {
@@ -130,8 +130,8 @@ impl<'a> Rows<'a> {
             .first(sql, [row_number.row()], |row| self.stored(&Raw::read(row)?))
     }
 
-    /// Everything that no time removes: each with its id, also where a newer version wrote what
-    /// this one cannot read.
+    /// All records in the open queue. Each has its id, even if a newer version wrote it and it
+    /// cannot be read.
     pub(super) fn open(self) -> Result<Vec<(RowNumber, RecordId, Option<Stored>)>, StoreError> {
         let sql = select_heads!("row >= ?1 AND row < ?2");
         self.queries().all(sql, bounds(OPEN), |row| {
@@ -145,8 +145,8 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// The front of a queue, row by row for as long as `each` wants more. Each row is checked
-    /// before it is believed.
+    /// Reads a queue from its front, for as long as `each` returns true. Each row's checksum is
+    /// verified.
     pub(super) fn front(
         self,
         queue: u16,
@@ -168,8 +168,8 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// The ids in a range of rows. Each row is checked: one whose id is not what was written would
-    /// be a key that seems new.
+    /// The ids in a range of rows. Each row's checksum is verified: with a wrong id, a used key
+    /// would seem new.
     pub(super) fn ids(
         self,
         from: RowNumber,
@@ -179,9 +179,9 @@ impl<'a> Rows<'a> {
         if from >= to {
             return Ok(());
         }
-        // SQLite finds the way to a row by the numbers of others, and one that is damaged leads
-        // astray: rows would be passed over. So the row before the first and the one after the last
-        // are looked at too, and must be where they say.
+        // SQLite navigates by the row numbers of other rows, and a damaged number would make it
+        // skip rows. So the rows before and after the range are checked too, and must be outside of
+        // it.
         let mut last = self.before(from)?;
         let sql = select_heads!("row >= ?1 ORDER BY row");
         self.queries().each(sql, [from.row()], |row| {
@@ -198,7 +198,7 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// The last row before a place.
+    /// The last row before a row number.
     fn before(self, row_number: RowNumber) -> Result<Option<RowNumber>, StoreError> {
         let sql = select_heads!("row < ?1 ORDER BY row DESC LIMIT 1");
         let before = self.queries().first(sql, [row_number.row()], |row| {
@@ -210,7 +210,7 @@ impl<'a> Rows<'a> {
         Ok(before)
     }
 
-    /// The record as it is at `now`: its answer is read only where there still is one.
+    /// The record at `now`. Its answer is read only if it has not expired.
     pub(super) fn record(self, stored: Stored, now: Timestamp) -> Result<Record, StoreError> {
         let Stored { head, answer, .. } = stored;
         let head = Arc::unwrap_or_clone(head).at(now);
@@ -251,15 +251,15 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// A row as it is written: what the checksum covers, before anything is made of it.
+/// A row's columns as stored, which the checksum covers, before they are decoded.
 struct Raw<'a> {
-    /// Row, answer, policy, incarnation. What is not there is -1.
+    /// Row, answer, policy and incarnation; -1 if missing.
     numbers: [i64; 4],
     head: HeadRow<'a>,
 }
 
 impl<'a> Raw<'a> {
-    /// Reads a row, and refuses one that is not as it was written.
+    /// Reads a row, and refuses one whose checksum is wrong.
     fn read(row: &'a Row<'_>) -> Result<Raw<'a>, StoreError> {
         let raw = Raw {
             numbers: [get(row, 0)?, get(row, 1)?, get(row, 2)?, get(row, 3)?],
@@ -281,8 +281,8 @@ impl<'a> Raw<'a> {
         (self.numbers[1] >= 0).then(|| RowNumber::from_row(self.numbers[1]))
     }
 
-    /// SQLite notices a page that makes no sense; a changed bit that still makes sense, only this
-    /// would.
+    /// SQLite detects a malformed page, but only this checksum detects a changed bit in a
+    /// well-formed one.
     fn checksum(&self) -> u32 {
         let HeadRow {
             numbers,
@@ -307,10 +307,10 @@ impl<'a> Raw<'a> {
         sum.update(fingerprint.as_ref().map_or(&[], |digest| digest));
         for text in principal.iter().chain(texts) {
             sum.update(text.as_bytes());
-            // In no text: the parts cannot run into each other.
+            // A byte that occurs in no text, to separate the parts.
             sum.update(&[0xff]);
         }
-        // Left out where there is none, so that the sums of older formats hold.
+        // Left out if there is none, so that the checksums of older formats stay valid.
         if let Some(id) = request_id {
             sum.update(&[0xfe]);
             sum.update(id.as_bytes());
@@ -319,7 +319,7 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// Writes a head in its place, over what was there.
+/// Writes a head into its row, replacing the previous content.
 pub(super) fn write(
     connection: &Connection,
     stored: &Stored,

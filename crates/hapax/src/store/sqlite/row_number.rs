@@ -1,15 +1,15 @@
-//! Row numbers: which row of the file a record or an answer is in.
+//! Row numbers: the row of the file that contains a record or an answer.
 //!
-//! Rows are only ever appended, in *expiry queues*: what is behind falls due no earlier than what
-//! is in front, so that whatever time has used up is removed from the front, many neighbours at
-//! once, and nothing is searched for. A row's number is its queue and its position in it.
+//! Rows are only appended, to *expiry queues*. A row never falls due before the rows in front of
+//! it, so expired rows are removed from the front, many adjacent ones at once and without a search.
+//! A row number is a queue and a position in it.
 
 use hapax_core::time::Timestamp;
 
-/// Positions in a queue: more than will ever be written.
+/// Bits of a position: more positions than will ever be written.
 pub(super) const POSITION_BITS: u32 = 48;
 
-/// One row.
+/// The number of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct RowNumber(i64);
 
@@ -38,20 +38,19 @@ impl RowNumber {
         self.0 as u64 & ((1 << POSITION_BITS) - 1)
     }
 
-    /// Whether time never removes what is here.
+    /// Whether the row is in the open queue, from which nothing expires.
     pub(super) fn is_open(self) -> bool {
         self.queue() == OPEN
     }
 }
 
-/// Where records wait that no time removes: running, and lost without anybody knowing. They leave
-/// one by one.
+/// The queue of records that do not expire: running and unknown ones. They leave one by one.
 pub(super) const OPEN: u16 = 0;
-/// As many queues as there are lifetimes in use, up to this. With more of them some rows wait
-/// behind later ones.
+/// The most expiry queues. There is one for each lifetime in use; with more lifetimes than this,
+/// some rows stay behind later ones.
 const QUEUES_MAX: u16 = 64;
 
-/// The first row of a queue, and the first after it.
+/// The first row of a queue, and the first row after it.
 pub(super) fn bounds(queue: u16) -> (i64, i64) {
     (
         i64::from(queue) << POSITION_BITS,
@@ -59,7 +58,7 @@ pub(super) fn bounds(queue: u16) -> (i64, i64) {
     )
 }
 
-/// Where the next row of each queue goes.
+/// The next row of each queue.
 #[derive(Debug, Default)]
 pub(super) struct ExpiryQueues(Vec<ExpiryQueue>);
 
@@ -71,7 +70,7 @@ struct ExpiryQueue {
 }
 
 impl ExpiryQueues {
-    /// Takes note of a queue that is in the file, with the place after its end.
+    /// Adds a queue that is in the file, with the position after its end.
     pub(super) fn found(&mut self, next: RowNumber, last_due: Timestamp) {
         self.0.push(ExpiryQueue {
             number: next.queue(),
@@ -84,10 +83,10 @@ impl ExpiryQueues {
         self.0.iter().map(|queue| queue.number)
     }
 
-    /// A new place among what falls due at the same time: in the queue whose end is closest before
-    /// it.
+    /// A new row for a record that falls due at `due`: in the queue whose last row falls due
+    /// closest before it.
     ///
-    /// Turns are not taken back when a write fails; a gap costs nothing.
+    /// The number is not given back when a write fails; a gap costs nothing.
     pub(super) fn append(&mut self, due: Timestamp) -> RowNumber {
         let queues = || self.0.iter().enumerate();
         let fitting = queues()

@@ -1,4 +1,4 @@
-//! The file's layout, its versions, and what happens when it is opened.
+//! The file's layout and formats, and opening it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::store::random_secret;
 use crate::store::sqlite_kit::audit;
 use crate::store::sqlite_kit::error::{explain, store_error, unreadable};
 
-/// "Hapx": tells our files from other programs' databases.
+/// "Hapx": distinguishes our files from other programs' databases.
 pub(in crate::store) const APPLICATION_ID: i64 = 0x4861_7078;
 
 /// The format of the first migration. Format 1 was never released: its one table with an index was
@@ -163,23 +163,23 @@ const MIGRATIONS: &[&str] = &[
 ",
 ];
 
-/// The first format in which lives of a key are told apart.
+/// The first format that distinguishes the lives of a key.
 const FORMAT_LIVES: i64 = 5;
-/// In a file of an older format no record follows the second rule of operation ids.
+/// In a file of an older format no record uses the second rule for operation ids.
 const NO_LIVES: Timestamp = Timestamp::from_micros(u64::MAX);
 
-/// The first format in which records have the id of a request.
+/// The first format with request ids.
 const FORMAT_REQUESTS: i64 = 7;
 
 /// The first format that has an audit log.
 const FORMAT_AUDIT: i64 = 3;
 
-/// The newest format this version knows.
+/// The newest format that this version knows.
 const FORMAT_LAST: i64 = FORMAT_FIRST + MIGRATIONS.len() as i64 - 1;
 
-/// How long to wait for a lock that only another program can hold.
+/// How long to wait for a lock, which only another program can hold.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Memory for pages: the writer's are the ends of queues, which it writes over and over.
+/// The writer's page cache: for the ends of the queues, which it writes repeatedly.
 const WRITER_CACHE_KIB: i64 = 16 << 10;
 
 /// A file that is open for writing.
@@ -190,8 +190,8 @@ pub(super) struct Opened {
     pub(super) restored: Option<Restored>,
 }
 
-/// The store goes on from an older state of itself: what was done since is forgotten, and keys of
-/// that time may run again.
+/// The store continues from an older state of itself: later changes are lost, and keys of that time
+/// may run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Restored {
@@ -199,16 +199,16 @@ pub struct Restored {
     pub copied_at: Option<Timestamp>,
 }
 
-/// What a file is opened for.
+/// The purpose of opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To be the store: only while it is one.
+    /// To use it as the store. Refused if it is out of use.
     Use,
-    /// To be copied, or to become a copy, wherever it stands.
+    /// To copy from or into it, whatever its standing.
     Copy,
 }
 
-/// `last` is the incarnation in which this process's account last knew the store of that name.
+/// `last` has the store that was last opened here, and its incarnation, from the file of the owner.
 pub(super) fn open(
     path: &Path,
     clock: Option<Arc<dyn Clock>>,
@@ -240,7 +240,7 @@ pub(super) fn open(
     begin_incarnation(path, connection, clock, last)
 }
 
-/// The file once more, as it was left: nothing of its content changes.
+/// Opens the file again, without changing its content.
 pub(super) fn open_again(path: &Path) -> Result<Connection, OpenError> {
     let connection =
         open_to_write(path, OpenFlags::empty()).map_err(|source| explain(path, source))?;
@@ -253,11 +253,11 @@ pub(super) fn open_again(path: &Path) -> Result<Connection, OpenError> {
 }
 
 fn open_to_write(path: &Path, more: OpenFlags) -> rusqlite::Result<Connection> {
-    // Without the flag for URIs: a path is a path, whatever it looks like.
+    // Without the flag for URIs: a path that looks like a URI is still a path.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | more;
     let connection = with_defaults(Connection::open_with_flags(path, flags)?)?;
-    // Takes effect only in a file without tables: pages can be given back to the file system, a few
-    // at a time.
+    // Takes effect only in a file without tables. It lets free pages be given back to the file
+    // system, a few at a time.
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
@@ -294,8 +294,8 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, OpenError> {
                 path: path.to_owned(),
             });
         }
-        // Rows are read in one way, whatever the format. Should the owner bring the file to this
-        // one meanwhile, the column of its own comes first.
+        // The view lets all formats be read in the same way. If the owner migrates the file
+        // meanwhile, the real column comes before this one.
         ..FORMAT_REQUESTS => {
             let view = "CREATE TEMP VIEW heads AS SELECT *, NULL AS request_id FROM main.heads";
             connection
@@ -307,8 +307,7 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection, OpenError> {
     Ok(connection)
 }
 
-/// The audit log: a file that nobody has opened with a newer version since has one without some
-/// columns, or none.
+/// The audit log. A file of an older format has one without some columns, or none.
 pub(super) fn audit_log(
     connection: &Connection,
 ) -> Result<Option<&'static audit::Table>, StoreError> {
@@ -326,13 +325,13 @@ fn format(connection: &Connection) -> rusqlite::Result<i64> {
 fn with_defaults(connection: Connection) -> rusqlite::Result<Connection> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(64);
-    // Closing must not copy the log by the way: after an error of the disk that would be one more
-    // write that nobody checks.
+    // Closing must not checkpoint the log: after a disk error that would be another write whose
+    // result is not checked.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(connection)
 }
 
-/// What the one row of `meta` says.
+/// The row of `meta`.
 #[derive(Clone)]
 pub(super) struct Meta {
     pub(super) name: String,
@@ -347,7 +346,7 @@ pub(super) struct Meta {
     pub(super) lives_since: Timestamp,
 }
 
-/// The mark of an old state that is no backup of ours.
+/// The mark of an older state that was not made by [`Sqlite::backup`](super::Sqlite::backup).
 const COPIED_BY_OTHERS: Timestamp = Timestamp::from_micros(1);
 
 impl Meta {
@@ -409,8 +408,8 @@ impl Meta {
         connection.prepare_cached(sql)?.execute(columns).map(drop)
     }
 
-    /// Sets from when on lives are told apart: when the file comes to this format, and when it
-    /// takes over another store's content.
+    /// Sets the time from which lives are distinguished: when the file is migrated to this format,
+    /// and when it takes over another store's content.
     pub(super) fn set_lives_since(
         &mut self,
         connection: &Connection,
@@ -421,7 +420,7 @@ impl Meta {
         self.write(connection)
     }
 
-    /// The same at a later time: both readings move on together.
+    /// The same at a later time. The wall time and the time since boot advance together.
     pub(super) fn at(&self, now: Timestamp) -> Meta {
         let clock = self.clock.max(now);
         Meta {
@@ -444,7 +443,7 @@ impl Meta {
         numbers
             .iter()
             .for_each(|number| sum.update(&number.to_le_bytes()));
-        // Left out where it says nothing, so that the sums of older formats hold.
+        // Left out if it is not set, so that the checksums of older formats stay valid.
         if !matches!(self.lives_since, Timestamp::ZERO | NO_LIVES) {
             sum.update(&micros(self.lives_since).to_le_bytes());
         }
@@ -460,7 +459,7 @@ impl Meta {
     }
 }
 
-/// `now` is by the clock that the store is going to have, or nearly.
+/// `now` is the time by the clock that the store will have, approximately.
 fn migrate(path: &Path, connection: &mut Connection, now: Timestamp) -> Result<(), OpenError> {
     let failed = |source| explain(path, source);
     let done = match check_format(path, connection)? {
@@ -468,15 +467,15 @@ fn migrate(path: &Path, connection: &mut Connection, now: Timestamp) -> Result<(
         format => usize::try_from(format - FORMAT_FIRST + 1).expect("a format that was checked"),
     };
     for (index, migration) in MIGRATIONS.iter().enumerate().skip(done) {
-        // One transaction each, version included: a crash leaves the file in one format or the
-        // next, never between.
+        // One transaction each, including the format number: a crash leaves the file in one format
+        // or the next, never in between.
         let transaction = connection.transaction().map_err(failed)?;
         transaction.execute_batch(migration).map_err(failed)?;
         if index == 0 {
             create_meta(&transaction).map_err(failed)?;
         }
         if FORMAT_FIRST + index as i64 == FORMAT_LIVES && done > 0 {
-            // Records that are here keep the ids they have.
+            // Existing records keep their operation ids.
             let mut meta = Meta::read(&transaction).map_err(|source| unreadable(path, source))?;
             let since = meta.clock.max(now).after(operation::GRACE);
             meta.set_lives_since(&transaction, since).map_err(failed)?;
@@ -545,8 +544,8 @@ fn check_format(path: &Path, connection: &Connection) -> Result<i64, OpenError> 
     }
 }
 
-/// Every opening is an incarnation of its own. The file has one owner, so a lease of an earlier one
-/// belongs to a process that is gone.
+/// Begins a new incarnation, as every opening does. The file has one owner, so a lease of an
+/// earlier incarnation belongs to a process that is gone.
 fn begin_incarnation(
     path: &Path,
     connection: Connection,
@@ -568,9 +567,9 @@ fn begin_incarnation(
         ..before
     };
     if restored.is_some() {
-        // Copies in memory elsewhere are worth nothing, and what is forgotten had fences: none may
-        // come again. The mark stays until this opening has ended well: an alarm that nobody could
-        // hear is raised once more.
+        // Raise the epoch, because answers in other memories are no longer valid, and the floor,
+        // because lost records had fences that must not be assigned again. The mark stays until
+        // opening has succeeded, so that an alarm that was never logged is raised again.
         meta.epoch += 1;
         meta.floor = meta.floor.max(Fence::from_u64(wall.as_micros()));
         meta.copied = meta.copied.max(COPIED_BY_OTHERS);
@@ -585,8 +584,8 @@ fn begin_incarnation(
     })
 }
 
-/// Whether the file is older than the store was: it says itself that it is a copy, or it was opened
-/// more often than it knows, or it is new where another one was.
+/// Whether the file is an older state of the store: it is marked as a copy, its incarnation is
+/// lower than the last one opened here, or it is new where another store was.
 fn restored(meta: &Meta, last: Option<&(String, i64)>) -> Option<Restored> {
     let is_copy = meta.copied > Timestamp::ZERO;
     let is_behind = last.is_some_and(|(name, incarnation)| {

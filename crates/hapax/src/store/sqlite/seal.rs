@@ -1,15 +1,15 @@
-//! Seals: why forgetting an answer erases it wherever SQLite has put it.
+//! Seals: how forgetting an answer erases it wherever SQLite has put it.
 //!
-//! SQLite moves rows about. When pages are split or merged, old bytes stay behind in gaps, with
-//! `secure_delete` too: in a trial with three queues, one of six hundred deleted answers was still
-//! in the file. So no answer is written as it is. It is hidden under a random key of its own, in
-//! two halves: one goes with the answer, the other, its *seal*, into a page that SQLite never
-//! copies. To overwrite the seal is to erase the answer, in all its copies at once.
+//! SQLite moves rows. When pages are split or merged, old bytes stay behind in gaps, even with
+//! `secure_delete`: in a trial with three queues, one of six hundred deleted answers was still in
+//! the file. So every answer is encrypted under its own random key, which is stored in two halves.
+//! One half is stored with the answer; the other, its *seal*, in a page that SQLite never copies.
+//! Overwriting the seal erases all copies of the answer at once.
 //!
-//! The seals of a queue's answers stand in rows of [`SEALS`] in the table `seals`. Such a row is so
-//! long that SQLite keeps exactly one page of it apart from the tree, an overflow page, and the
-//! seals are in that one. Trees are rebuilt; an overflow page stays where it is and is written in
-//! place, or is moved as a whole by a vacuum, which cuts off the file where it was.
+//! The seals of a queue's answers are stored in the table `seals`, [`SEALS`] in a row. Such a row
+//! is so long that SQLite stores exactly one page of it outside the tree, an overflow page, which
+//! contains the seals. Trees are rebuilt; but an overflow page is written in place, or moved as a
+//! whole by a vacuum, which truncates the file where the page was.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,24 +26,24 @@ use crate::store::sqlite_kit::row::get;
 
 /// The first byte of a sealed answer.
 const MARK: u8 = b'S';
-/// The first byte of an answer from before there were seals, in a file of format 2.
+/// The first byte of an unsealed answer, in a file that was once of format 2.
 const OPEN: u8 = 1;
 const KEY_BYTES: usize = 32;
 /// Seals in a row: as many as fit into a page.
 const SEALS: u64 = 127;
-/// What SQLite keeps of such a row in the tree, and so what comes before the first seal: 489 bytes
-/// of a page of 4096, less four of its own (see "payload" in its file format). The rest fills one
+/// The bytes of such a row before the first seal, which SQLite keeps in the tree: 489 bytes for a
+/// page of 4096, less four of its own (see "payload" in its file format). The rest fills one
 /// overflow page.
 const LEAD_BYTES: usize = 489 - 4;
 const ROW_BYTES: usize = LEAD_BYTES + 4096 - 4;
 
 type Key = [u8; KEY_BYTES];
 
-/// An answer as it waits to be written. It is hidden by whoever asks: they are many, and the writer
-/// is one.
+/// An answer that waits to be written. The caller's task encrypts it, because there is only one
+/// writer.
 pub(super) struct Sealed {
     key: Key,
-    /// Mark, half of the key, hidden content.
+    /// The mark, half of the key, and the encrypted content.
     content: Vec<u8>,
 }
 
@@ -65,20 +65,20 @@ impl Sealed {
         self.content.len()
     }
 
-    /// The answer as it is stored, of no use without this seal.
+    /// The answer as it is stored under this seal.
     pub(super) fn under(&mut self, seal: &Key) -> &[u8] {
         self.content[1..=KEY_BYTES].copy_from_slice(&xor(&self.key, seal));
         &self.content
     }
 }
 
-/// Whether an answer that begins so was written before there were seals.
+/// Whether an answer with this first byte is unsealed.
 pub(super) fn is_open(first: &[u8]) -> bool {
     first == [OPEN]
 }
 
-/// Has the content of a stored answer read, which is hidden unless it is of an older format.
-/// `None`: its seal is broken.
+/// Decrypts a stored answer and passes it to `read`. An unsealed answer is passed as it is. `None`
+/// if the seal was erased.
 pub(super) fn unseal<T>(
     connection: &Connection,
     row_number: RowNumber,
@@ -106,12 +106,12 @@ pub(super) fn unseal<T>(
     Ok(Some(read(&content)))
 }
 
-/// The seals that a transaction has met.
+/// The seals that a transaction has read.
 #[derive(Default)]
 pub(super) struct Seals(HashMap<i64, Vec<u8>>);
 
 impl Seals {
-    /// The seal of a place, which nothing but the answer that is about to be written there has.
+    /// The seal of a row, which is used only for the answer about to be written there.
     pub(super) fn take(
         &mut self,
         connection: &Connection,
@@ -128,14 +128,15 @@ impl Seals {
         if is_whole(&seal) {
             return Ok(seal);
         }
-        // The queue has been emptied and begun anew, and this place was another's.
+        // The queue was emptied and started again, and this row's seal was erased with its last
+        // answer.
         let seal = random_secret().to_bytes();
         overwrite(connection, row, at, &seal)?;
         seals[at..at + KEY_BYTES].copy_from_slice(&seal);
         Ok(seal)
     }
 
-    /// Erases the answer in this place.
+    /// Erases the answer in this row.
     pub(super) fn erase(
         &mut self,
         connection: &Connection,
@@ -150,8 +151,8 @@ impl Seals {
         }
     }
 
-    /// Erases every answer of a queue up to this place, and removes the rows that have no further
-    /// use.
+    /// Erases every answer of a queue up to this row, and removes rows of seals that are no longer
+    /// needed.
     pub(super) fn erase_through(
         &mut self,
         connection: &Connection,
@@ -182,7 +183,7 @@ impl Seals {
     }
 }
 
-/// Erases every answer there is.
+/// Erases all answers.
 pub(super) fn erase_all(connection: &Connection) -> rusqlite::Result<()> {
     let mut statement = connection.prepare("SELECT row FROM seals")?;
     let rows = statement
@@ -199,7 +200,7 @@ fn read_or_create(connection: &Connection, row: i64) -> rusqlite::Result<Vec<u8>
     let found: Option<Vec<u8>> = statement.query_row([row], |row| row.get(0)).optional()?;
     match found {
         Some(seals) if seals.len() == ROW_BYTES => Ok(seals),
-        // Damaged: nothing can be read under it, and what is written from now on shall be.
+        // Missing, or damaged: nothing can be decrypted with it, but new answers need seals.
         _ => {
             let seals = fresh();
             connection
@@ -210,10 +211,10 @@ fn read_or_create(connection: &Connection, row: i64) -> rusqlite::Result<Vec<u8>
     }
 }
 
-/// A row of seals that nobody can guess.
+/// A row of new random seals.
 fn fresh() -> Vec<u8> {
     let mut seals = vec![0; ROW_BYTES];
-    // Hides zeros, which leaves what it hides with.
+    // Encrypting zeros yields the key stream.
     hide(&random_secret().to_bytes(), &mut seals[LEAD_BYTES..]);
     seals
 }
@@ -224,7 +225,7 @@ fn exists(connection: &Connection, row: i64) -> rusqlite::Result<bool> {
         .exists([row])
 }
 
-/// Writes over a part of a row in place: as no statement would promise.
+/// Overwrites a part of a row in place, which an `UPDATE` does not guarantee.
 fn overwrite(connection: &Connection, row: i64, at: usize, bytes: &[u8]) -> rusqlite::Result<()> {
     connection
         .blob_open(MAIN_DB, c"seals", c"seals", row, false)?
@@ -247,8 +248,8 @@ fn xor(a: &Key, b: &Key) -> Key {
     std::array::from_fn(|i| a[i] ^ b[i])
 }
 
-/// Hides bytes under a key, and shows them again. Each key is used once, so that the nonce may be
-/// the same for all.
+/// Encrypts bytes under a key, or decrypts them. Each key is used once, so the nonce may be
+/// constant.
 fn hide(key: &Key, bytes: &mut [u8]) {
     ChaCha20::new(key.into(), &[0; 12].into()).apply_keystream(bytes);
 }

@@ -1,5 +1,5 @@
-//! What the store's threads share, and the gate that keeps them off the file when nobody may touch
-//! it.
+//! The state that the store's threads share, and the gate that keeps them away from the file when
+//! it must not be used.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use super::row::{Leases, Rows};
 use super::schema;
 use super::stats::Counters;
 
-/// Enough for the machines an embedded store runs on; replays mostly come from memory.
+/// Enough for the machines of an embedded store; most replays come from memory.
 pub(super) const READERS: usize = 2;
 
-/// What the store's threads share.
+/// The state that the store's threads share.
 pub(super) struct Shared {
     pub(super) path: PathBuf,
-    /// The file that was at the path when it was opened.
+    /// The identity of the file when it was opened.
     file: Option<(u64, u64)>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) incarnation: i64,
     pub(super) policies: Policies,
     pub(super) counters: Counters,
     index: RwLock<Option<Arc<Index>>>,
-    /// Held to read by whoever uses one of the connections; to write by the writer when it must be
-    /// alone with the file.
+    /// Locked for reading while a connection is in use, and for writing when the writer needs the
+    /// file alone.
     gate: RwLock<Option<Connections>>,
 }
 
-/// The connections beside the writer's.
+/// All connections except the writer's.
 pub(super) struct Connections {
     readers: [Mutex<Connection>; READERS],
     checkpointer: Mutex<Connection>,
@@ -72,8 +72,8 @@ impl Shared {
         }
     }
 
-    /// Whether the file that is open is the one at the path. One that was removed, or whose
-    /// directory was, takes writes all the same, and they are gone with the process.
+    /// Whether the open file is still the one at the path. A file that was removed, or whose
+    /// directory was, still accepts writes, but they are lost when the process ends.
     pub(super) fn is_in_place(&self) -> bool {
         self.file.is_some() && identity(&self.path) == self.file
     }
@@ -90,42 +90,41 @@ impl Shared {
         }
     }
 
-    /// The index, while there is a file to be read.
+    /// The index, while the file is open.
     pub(super) fn index(&self) -> Result<Arc<Index>, StoreError> {
         let index = self.index.read();
         index.clone().ok_or_else(shut)
     }
 
-    /// Opens the gate, with what was read of the file.
+    /// Opens the gate, with connections and an index.
     pub(super) fn open(&self, connections: Connections, index: Arc<Index>) {
         *self.gate.write() = Some(connections);
         *self.index.write() = Some(index);
     }
 
-    /// Another index takes the place of the one in use.
+    /// Replaces the index.
     pub(super) fn index_anew(&self, index: Arc<Index>) {
         *self.index.write() = Some(index);
     }
 
-    /// Waits until nobody uses the file, and lets nobody use it any more: every connection but the
-    /// writer's is closed.
+    /// Waits until no thread uses the file, and closes every connection except the writer's.
     pub(super) fn shut(&self) {
         *self.index.write() = None;
         *self.gate.write() = None;
     }
 
-    /// The way in for whoever uses one of the connections.
+    /// Enters the gate, to use one of the connections.
     pub(super) fn enter(&self) -> RwLockReadGuard<'_, Option<Connections>> {
         self.gate.read()
     }
 
-    /// Waits until nobody else uses the file, and keeps everybody out while the guard lives.
+    /// Waits until no other thread uses the file, and keeps all of them out while the guard lives.
     pub(super) fn alone(&self) -> RwLockWriteGuard<'_, Option<Connections>> {
         self.gate.write()
     }
 }
 
-/// What tells a file from every other.
+/// The device and inode that identify a file.
 fn identity(path: &std::path::Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path)
@@ -133,7 +132,7 @@ fn identity(path: &std::path::Path) -> Option<(u64, u64)> {
         .map(|file| (file.dev(), file.ino()))
 }
 
-/// What is said while the gate is shut.
+/// The error while the gate is shut.
 pub(super) fn shut() -> StoreError {
     StoreError::unavailable("the store file is being opened again after an error")
 }

@@ -1,4 +1,4 @@
-//! What the store can say about itself.
+//! Statistics of the store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,38 +8,38 @@ use parking_lot::Mutex;
 
 use crate::outage::{Outage, Over};
 
-/// What the store can say about itself, for metrics.
+/// Counters and gauges of the store, for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Commits since the file was opened: fewer than writes, when writers share them.
+    /// Commits since the file was opened: fewer than writes, because writes share them.
     pub commits: u64,
     /// Commits that failed.
     pub commits_failed: u64,
-    /// How long the latest commit took, from its first write to the disk's word.
+    /// The duration of the latest commit, from its first write until it was durable.
     pub commit_latest: Duration,
     /// The longest commit so far.
     pub commit_longest: Duration,
-    /// Bytes that wait for the writer now.
+    /// Bytes waiting for the writer now.
     pub queue_bytes: u64,
     /// Writes refused because too much was waiting: the disk is slower than the callers.
     pub refused: u64,
-    /// Records there are.
+    /// The number of records.
     pub records: u64,
-    /// The length of the write-ahead log that has not been given back, in bytes.
+    /// The length of the write-ahead log since its last reset, in bytes.
     pub log_bytes: u64,
-    /// How often the log was given back to be written anew.
+    /// How often the log was reset.
     pub log_resets: u64,
     /// How often the file was closed and opened again because of an error.
     pub reopened: u64,
-    /// Why the store cannot be used at the moment, if so.
+    /// Why the store cannot be used at the moment, if it cannot.
     pub failing: Option<String>,
     /// Whether the file was an older state of the store when it was opened, see
     /// [`Sqlite::restored`](super::Sqlite::restored).
     pub restored: bool,
 }
 
-/// The same while it is counted.
+/// The counters behind [`Stats`].
 #[derive(Default)]
 pub(super) struct Counters {
     commits: AtomicU64,
@@ -78,7 +78,7 @@ impl Counters {
         *self.failing.lock() = Some(reason);
     }
 
-    /// It cannot be used, as the log knows.
+    /// Notes that the store cannot be used. The caller has logged the reason.
     pub(super) fn failing(&self, reason: String) {
         self.outage.meet();
         *self.failing.lock() = Some(reason);
@@ -98,7 +98,7 @@ impl Counters {
             log_resets: get(&self.log_resets),
             reopened: get(&self.reopened),
             failing: self.failing.lock().clone(),
-            // Not counted: the store knows it from its opening.
+            // Not counted here: the store knows it from opening the file.
             restored: false,
         }
     }

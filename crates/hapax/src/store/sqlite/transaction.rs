@@ -1,5 +1,5 @@
-//! One open transaction of the writer: judges, writes, and remembers what to put into the writer
-//! state once it is durable.
+//! One write transaction: judges, writes, and remembers the changes of the writer state until they
+//! are durable.
 
 mod import;
 
@@ -33,8 +33,8 @@ use crate::store::sqlite_kit::audit;
 use crate::store::sqlite_kit::error::{is_damage, is_suspect, store_error};
 use crate::store::sqlite_kit::row::get;
 
-/// The clock is written down at least so often, so that it does not begin much earlier after a
-/// restart on a machine that lost its own.
+/// How often the clock is saved at least, so that it does not start much earlier after a restart on
+/// a machine that lost its own time.
 const CLOCK_STEP: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// One open transaction.
@@ -43,38 +43,38 @@ pub(super) struct WriteTransaction<'a> {
     incarnation: i64,
     clock: &'a dyn Clock,
     writer_state: &'a mut WriterState,
-    /// What the store says of itself, and whether that has changed.
+    /// The store-wide values, and whether they have changed.
     meta: Meta,
     is_meta_changed: bool,
     seals: Seals,
-    /// Whether the latest write removed an answer that was not sealed, so that its bytes may be
+    /// Whether the latest write removed an answer without a seal, whose bytes may therefore be
     /// left.
     is_left_open: bool,
-    /// Records that this transaction has changed, as they are now; the writer state does not know
-    /// yet.
+    /// Records that this transaction has changed, in their new state, which the writer state does
+    /// not have yet.
     changed: HashMap<RecordId, Option<Stored>, Ids>,
     pending: Pending,
     failure: Option<Failure>,
 }
 
-/// What the writer state learns when the transaction is durable.
+/// The changes of the writer state, applied when the transaction is durable.
 #[derive(Default)]
 struct Pending {
     moves: Vec<Move>,
     snapshotted: Vec<u16>,
     policies: Vec<(Arc<FingerprintPolicy>, i64)>,
-    /// Until when a record is kept that was refused, and whether it is now or was before.
+    /// The expiry of refused records, and whether each was added or removed.
     refused: Vec<(Timestamp, bool)>,
 }
 
-/// The rows at the front of a queue that are due.
+/// The due rows at the front of a queue.
 #[derive(Clone, Copy)]
 struct Front {
     last: RowNumber,
     count: usize,
 }
 
-/// A write failed, which dooms the whole transaction: it may have written half of what it meant to.
+/// A failed write, which fails the whole transaction: it may have been applied in part.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) error: StoreError,
@@ -86,7 +86,7 @@ impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Self {
         let is_suspect = is_suspect(&error);
         let error = match store_error(error) {
-            // Others were in this transaction whose own records are sound: for them the store is
+            // Other callers in this transaction have sound records: for them the store is
             // unavailable.
             error if error.kind() != StoreErrorKind::Unavailable => StoreError::unavailable(
                 "a write failed on a damaged part of the store file: restore a backup",
@@ -148,8 +148,8 @@ impl<'a> WriteTransaction<'a> {
     }
 
     fn begin(&mut self) -> Result<(), Failure> {
-        // The lock on a file beside can be lost with that file; what the store file itself says
-        // cannot.
+        // The owner's lock can be lost with its file, so the incarnation in the store file is
+        // checked too.
         let owner: i64 = self
             .rows
             .connection
@@ -168,10 +168,10 @@ impl<'a> WriteTransaction<'a> {
         Ok(())
     }
 
-    /// Why nothing of this transaction will count, if so.
+    /// Why this transaction cannot be committed, if it cannot.
     pub(super) fn failure(&mut self) -> Option<&Failure> {
-        // On a full disk SQLite gives up the whole transaction by itself; what came after would
-        // commit one by one.
+        // On a full disk SQLite rolls the whole transaction back by itself. Each later statement
+        // would then be committed alone.
         if self.failure.is_none() && self.rows.connection.is_autocommit() {
             let error = StoreError::unavailable("the store file could not be written");
             self.failure = Some(Failure {
@@ -182,7 +182,7 @@ impl<'a> WriteTransaction<'a> {
         self.failure.as_ref()
     }
 
-    /// Makes everything durable, then known.
+    /// Makes everything durable, then applies it to the writer state.
     pub(super) fn commit(mut self) -> Result<(), Failure> {
         if let Some(failure) = self.failure().cloned() {
             self.roll_back();
@@ -226,7 +226,7 @@ impl<'a> WriteTransaction<'a> {
         }
     }
 
-    /// Notes that a write failed.
+    /// Remembers the failure of a write.
     fn written<T>(&mut self, result: rusqlite::Result<T>) -> Result<T, StoreError> {
         result.map_err(|error| {
             let failure = Failure::from(error);
@@ -257,7 +257,7 @@ impl<'a> WriteTransaction<'a> {
         })
     }
 
-    /// `answer` is the change's answer as it is stored.
+    /// `answer` is the encoded and sealed answer of the change.
     pub(super) fn put_if(
         &mut self,
         put: &Put,
@@ -299,7 +299,7 @@ impl<'a> WriteTransaction<'a> {
         }
     }
 
-    /// Whether the latest put removed an answer that is not erased by that.
+    /// Whether the latest write removed an answer without a seal.
     pub(super) fn is_left_open(&self) -> bool {
         self.is_left_open
     }
@@ -338,7 +338,7 @@ impl<'a> WriteTransaction<'a> {
         self.writer_state.has_swept = true;
         let mut swept = Swept::default();
         for id in self.writer_state.index.lapsed(now, limit) {
-            // This very batch may have renewed or ended it.
+            // This batch may have renewed or ended it.
             let Some(stored) = self.find(&id)? else {
                 continue;
             };
@@ -355,7 +355,7 @@ impl<'a> WriteTransaction<'a> {
         let result = principals::remove_unknown(self.rows.connection, now, limit);
         self.written(result)?;
         if swept.total() > 0 || now >= self.writer_state.meta.clock.after(CLOCK_STEP) {
-            // The floor, and the clock's reading, so that after a restart it does not begin before
+            // Save the floor and the time, so that after a restart the clock does not start before
             // this.
             self.meta = self.meta.at(now);
             self.is_meta_changed = true;
@@ -363,8 +363,8 @@ impl<'a> WriteTransaction<'a> {
         Ok(swept)
     }
 
-    /// Removes what is due from the front of every queue. Where one is damaged, the others go on
-    /// without it: what cannot be believed is not removed either.
+    /// Removes the due rows from the front of every queue. A damaged queue is skipped, because its
+    /// rows cannot be trusted to be due; the others are swept.
     fn sweep_queues(
         &mut self,
         kind: Kind,
@@ -471,8 +471,8 @@ impl<'a> WriteTransaction<'a> {
         }
     }
 
-    /// Writes a head and its answer. It moves unless it stays among what no time removes; an answer
-    /// it had goes, and is erased.
+    /// Writes a head and its answer. The head gets a new row, unless it was and stays in the open
+    /// queue. Its previous answer is removed and erased.
     fn write(
         &mut self,
         before: Option<&Stored>,
@@ -487,7 +487,8 @@ impl<'a> WriteTransaction<'a> {
         if let Some(before) = before
             && let Some(old) = before.answer
         {
-            // By its time too: past its retention it may be gone already, and the row another's.
+            // Matched by its time too: the expired answer may be gone already, and its row used
+            // again.
             let sql =
                 "DELETE FROM answers WHERE row = ?1 AND due = ?2 RETURNING substr(content, 1, 1)";
             let columns = [old.row(), micros(before.head.expires_at)];

@@ -1,4 +1,4 @@
-//! A store file seen from outside, whoever owns it.
+//! A read-only view of a store file, which another process may own.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use super::writer_state::WriterState;
 use crate::clock::{BootClock, boot_id};
 use crate::store::sqlite_kit::error::{store_error, unreadable};
 
-/// A store file seen from outside, whoever owns it. Changes nothing.
+/// A read-only view of a store file, which another process may own. Changes nothing.
 ///
-/// Leases show as over when the owner is gone or the machine has been restarted since. Finding a
-/// record takes an index of the whole file, which is read when the view is opened and again when
-/// the file has changed: a second or two where there are millions.
+/// Leases show as over if the owner is gone or the machine has been restarted since. Finding a
+/// record needs an index of the whole file, which is loaded when the view is opened and again when
+/// the file has changed. That takes a second or two with millions of records.
 pub struct View {
     inside: Mutex<Inside>,
 }
@@ -37,21 +37,21 @@ struct Inside {
     path: PathBuf,
     connection: Connection,
     policies: Policies,
-    /// The index, the version of the file it is of, and whose leases counted then.
+    /// The index, the file version for which it was loaded, and the leases that were valid then.
     index: Option<(i64, Leases, Arc<Index>)>,
 }
 
-/// The file at one moment.
+/// A snapshot of the file.
 struct Moment<'a> {
     rows: Rows<'a>,
     index: Arc<Index>,
     now: Timestamp,
-    /// Keeps the moment.
+    /// Keeps the snapshot open.
     _snapshot: Transaction<'a>,
 }
 
 impl View {
-    /// Opens an existing file to look at it.
+    /// Opens an existing file for reading.
     pub fn open(path: impl AsRef<Path>) -> Result<View, OpenError> {
         let path = std::fs::canonicalize(path.as_ref()).map_err(|source| OpenError::Io {
             path: path.as_ref().to_owned(),
@@ -69,7 +69,7 @@ impl View {
         })
     }
 
-    /// What makes the operation ids of this store.
+    /// The generator of the store's operation ids.
     pub fn operation_ids(&self) -> Result<OperationIds, StoreError> {
         let inside = self.inside.lock();
         let meta = Meta::read(&inside.connection)?;
@@ -111,18 +111,19 @@ impl View {
         Ok(heads)
     }
 
-    /// A page of the audit log. Takes no index, and so is quick in a file of any size.
+    /// A page of the audit log. Needs no index, so it is quick in a file of any size.
     pub fn log(&self, query: &LogQuery) -> Result<Vec<LogEntry>, StoreError> {
         let inside = self.inside.lock();
         schema::audit_log(&inside.connection)?
             .map_or(Ok(Vec::new()), |log| log.read(&inside.connection, query))
     }
 
-    /// Copies the file as it is now into a new one that can be opened as a store:
-    /// [`Sqlite::backup`](super::Sqlite::backup), from outside. What was acknowledged before this
-    /// was called is in it. Nothing is overwritten; a backup that fails leaves nothing behind.
+    /// Copies the file as it is now into a new one that can be opened as a store, like
+    /// [`Sqlite::backup`](super::Sqlite::backup). The copy contains every write that was
+    /// acknowledged before this call. Nothing is overwritten; a failed backup leaves no file
+    /// behind.
     ///
-    /// Blocks until it is done. Until then the owner's log grows by what is written meanwhile.
+    /// Blocks until it is done. Until then the owner's log grows with each write.
     pub fn backup(&self, to: impl AsRef<Path>) -> Result<Copied, BackupError> {
         let inside = self.inside.lock();
         backup::copy_from_outside(&inside.connection, to.as_ref())
@@ -130,13 +131,13 @@ impl View {
 }
 
 impl Inside {
-    /// One snapshot, and everything that is said of the file in it.
+    /// Takes a snapshot, and reads the store-wide values in it.
     fn moment(&mut self) -> Result<Moment<'_>, StoreError> {
         let snapshot = self
             .connection
             .unchecked_transaction()
             .map_err(store_error)?;
-        // Its owner may be another by now.
+        // Read again, because the owner may have changed.
         let meta = Meta::read(&self.connection)?;
         let (clock, is_same_boot) = clock(&meta);
         let leases = if is_same_boot && Owner::exists(&self.path) {
@@ -169,7 +170,7 @@ impl Inside {
     }
 }
 
-/// The store's clock, as its owner would read it, and whether that was on this run of the machine.
+/// The store's clock as its owner would read it, and whether the owner ran in the current boot.
 pub(super) fn clock(meta: &Meta) -> (BootClock, bool) {
     let is_same_boot = meta.boot_id == boot_id();
     (

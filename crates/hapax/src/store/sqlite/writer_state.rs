@@ -1,4 +1,4 @@
-//! The writer state: what the writer knows of the file without reading it.
+//! The writer state: the writer's knowledge of the file.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -17,31 +17,31 @@ use super::schema::Meta;
 use crate::store::codec;
 use crate::store::sqlite_kit::row::get;
 
-/// The two tables that have queues.
+/// The two tables with queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Heads,
     Answers,
 }
 
-/// What the writer knows of the file.
+/// The writer's knowledge of the file, so that it need not read.
 pub(super) struct WriterState {
     pub(super) index: Arc<Index>,
     pub(super) heads: ExpiryQueues,
     pub(super) answers: ExpiryQueues,
-    /// The next turn among the records that no time removes.
+    /// The next position in the open queue.
     pub(super) open_next: u64,
     pub(super) snapshot: IndexSnapshot,
-    /// What the store says of itself, as last written down.
+    /// The store-wide values, as last saved.
     pub(super) meta: Meta,
-    /// Queues that could not be swept because the file is damaged there.
+    /// Queues that cannot be swept because the file is damaged there.
     pub(super) damaged: HashSet<(Kind, u16)>,
-    /// Whether a sweep was made since the file's size was looked after.
+    /// Whether a sweep was made since the file's size was last checked.
     pub(super) has_swept: bool,
 }
 
 impl WriterState {
-    /// Reads all there is to know.
+    /// Loads the state from the file.
     pub(super) fn load(
         connection: &Connection,
         policies: &Policies,
@@ -78,8 +78,8 @@ impl WriterState {
             .iter()
             .map(|queue| (queue.last.position() + 1).saturating_sub(queue.first.position()))
             .sum();
-        // A queue has few gaps, but a file that says otherwise must not make us reserve what is not
-        // there.
+        // Queues have few gaps, so this is close to the number of rows. The cap keeps a damaged
+        // file from reserving too much memory.
         self.index
             .reserve(usize::try_from(count).unwrap_or(usize::MAX).min(1 << 26));
         let mut due: BTreeMap<u16, Timestamp> = found
@@ -106,8 +106,7 @@ impl WriterState {
                 Some(Stored { head, .. }) if head.state == State::Running => {
                     To::Running(Running { row_number, head })
                 }
-                // One that cannot be read is found all the same, and reading it is an error each
-                // time.
+                // An unreadable record is indexed too, so that reading it fails each time.
                 _ => To::Row(row_number),
             };
             self.index.apply(Move { id, from: None, to });
@@ -122,7 +121,7 @@ impl WriterState {
         }
     }
 
-    /// Where a head goes: among what no time removes, or among what goes when it does.
+    /// The row of a head: in the open queue, or in the expiry queue for its time.
     pub(super) fn row_number(&mut self, head: &Head) -> RowNumber {
         if !head.state.is_open() {
             return self.heads.append(head.tombstone_until);
@@ -131,7 +130,7 @@ impl WriterState {
         RowNumber::new(OPEN, self.open_next - 1)
     }
 
-    /// Takes note of what has become durable.
+    /// Applies a durable move.
     pub(super) fn apply(&mut self, moved: Move) {
         moved
             .from
@@ -148,14 +147,14 @@ impl WriterState {
     }
 }
 
-/// A queue as the file has it.
+/// A queue found in the file.
 struct Found {
     first: RowNumber,
     last: RowNumber,
     last_due: Timestamp,
 }
 
-/// The queues of a table, the open one left out.
+/// The queues of a table, without the open one.
 fn queues(connection: &Connection, table: &str, due: &str) -> Result<Vec<Found>, StoreError> {
     let mut queues = Vec::new();
     let (mut from, _) = bounds(OPEN + 1);

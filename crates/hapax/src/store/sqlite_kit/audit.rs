@@ -65,19 +65,19 @@ macro_rules! table {
 pub(in crate::store) struct Table {
     name: &'static str,
     insert: &'static str,
-    /// After a number, before one, up to one; then the same of one record.
+    /// The pages after a number, before one, and up to one; then the same for one record.
     pages: [&'static str; 6],
     front: &'static str,
     oldest: &'static str,
     remove: &'static str,
 }
 
-/// That of the embedded store.
+/// The log of the embedded store.
 pub(in crate::store) const OWN: Table = table!("audit");
-/// The same in a file of an older format, to be read only.
+/// The same in a file of an older format, for reading only.
 pub(in crate::store) const OWN_BEFORE_LIVES: Table =
     table!("(SELECT *, 0 AS created_at FROM audit)");
-/// That in a file of the user's own.
+/// The log in a user's file.
 pub(in crate::store) const GUEST: Table = table!("hapax_audit");
 
 impl Table {
@@ -96,9 +96,9 @@ impl Table {
         Ok(entry)
     }
 
-    /// The number of the last entry, whether or not it is still there.
+    /// The number of the last entry, even if that was removed.
     pub(in crate::store) fn last(&self, connection: &Connection) -> rusqlite::Result<i64> {
-        // SQLite's own count, which also knows the numbers of entries that have been removed.
+        // SQLite's own counter, which includes removed entries.
         let mut last =
             connection.prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = ?1")?;
         Ok(last
@@ -107,7 +107,7 @@ impl Table {
             .unwrap_or(0))
     }
 
-    /// Lets the next entry come after this number.
+    /// Makes the next entry come after this number.
     pub(in crate::store) fn go_on_after(
         &self,
         connection: &Connection,
@@ -123,7 +123,7 @@ impl Table {
         Ok(())
     }
 
-    /// Writes entries with the numbers they have, unless they are here already.
+    /// Writes entries with their own numbers, unless they already exist.
     pub(in crate::store) fn insert_new(
         &self,
         connection: &Connection,
@@ -187,8 +187,8 @@ impl Table {
         }
     }
 
-    /// Removes up to `limit` entries that are too old, from the front; says how many. What is not
-    /// as it was written is not believed to be old, and stays with all that follows it.
+    /// Removes up to `limit` expired entries from the front, and returns how many. A damaged entry
+    /// is not trusted to be old: it stays, with all that follow it.
     pub(in crate::store) fn remove_old(
         &self,
         connection: &Connection,
@@ -234,7 +234,7 @@ fn decode(row: &Row<'_>) -> Result<LogEntry, StoreError> {
     Ok(entry)
 }
 
-/// The entry that the columns stand for; `None` if they stand for none.
+/// Decodes the columns of an entry; `None` if they are invalid.
 fn columns_of(row: &Row<'_>, sequence: u64) -> rusqlite::Result<Option<LogEntry>> {
     let text = |column| row.get::<_, String>(column);
     let number = |column| row.get::<_, i64>(column);
@@ -273,7 +273,7 @@ fn columns_of(row: &Row<'_>, sequence: u64) -> rusqlite::Result<Option<LogEntry>
     }))
 }
 
-/// Over everything, so that no changed bit passes for something that somebody did.
+/// Covers the whole entry, so that a changed bit is detected.
 fn checksum(entry: &LogEntry) -> u32 {
     let mut sum = crc32fast::Hasher::new();
     let mut number = |number: i64| sum.update(&number.to_le_bytes());
@@ -292,7 +292,7 @@ fn checksum(entry: &LogEntry) -> u32 {
         number(touched.status.map_or(-1, i64::from));
         number(touched.fence.as_u64() as i64);
         number(touched.version as i64);
-        // Entries from before have none, and the sum they had.
+        // Left out if it is not set, so that the checksums of older entries stay valid.
         if touched.created_at != Timestamp::ZERO {
             number(micros(touched.created_at));
         }
@@ -307,7 +307,7 @@ fn checksum(entry: &LogEntry) -> u32 {
     sum.update(touched.map_or(&[], |touched| touched.id.as_bytes()));
     for text in texts {
         sum.update(text.as_bytes());
-        // In no text: the parts cannot run into each other.
+        // A byte that occurs in no text, to separate the parts.
         sum.update(&[0xff]);
     }
     sum.finalize()

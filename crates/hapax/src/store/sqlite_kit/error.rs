@@ -1,4 +1,4 @@
-//! What can go wrong, as what a caller can act on.
+//! Errors of stores in SQLite files, by what a caller can do about them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,22 +10,22 @@ use rusqlite::ErrorCode;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process owns the file.
     #[error(
         "{path} is in use by process {owner}: one process owns a store file. Stop that process, use another file, or open a read-only view"
     )]
     Owned {
         /// The file.
         path: PathBuf,
-        /// The other process's id, or what is known of it.
+        /// The id of the other process, if it is known.
         owner: String,
     },
-    /// There is no file to own.
+    /// The path is empty, or names no file.
     #[error(
         "a store is a file: give it a path. For records in memory use `hapax::store::memory()`"
     )]
     NotAPath,
-    /// The file is a store of its own, and no file of the user's.
+    /// The file is an embedded store, not a user's file.
     #[error(
         "{path} is a store that Hapax owns alone: open it with `Sqlite::open`, or give `Guest` the file in which your own tables are"
     )]
@@ -33,15 +33,15 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-    /// Somebody's transaction keeps it from being prepared.
+    /// Another connection's transaction keeps the file from being prepared.
     #[error("{path} is locked by another connection: end its transaction, and try again")]
     Locked {
         /// The file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
-    /// The file belongs to something else.
+    /// The file belongs to another program.
     #[error("{path} is not a Hapax store: choose another path, or move that file away")]
     NotAStore {
         /// The file.
@@ -71,25 +71,25 @@ pub enum OpenError {
         /// The oldest format this version knows.
         known: i64,
     },
-    /// The file's content makes no sense.
+    /// The file is damaged.
     #[error(
         "{path} is damaged or cut short: keep a copy of it and of the files beside it, and restore a backup"
     )]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What gave it away.
+        /// The error that revealed it.
         source: StoreError,
     },
-    /// The store is being copied, was moved to another, or is an unfinished copy.
+    /// The store is being copied, was moved, or is an unfinished copy.
     #[error("{path} {refusal}")]
     OutOfUse {
         /// The file.
         path: PathBuf,
-        /// Where it stands, and what to do.
+        /// Its standing, and what to do.
         refusal: String,
     },
-    /// The file has a second name.
+    /// The file has a second hard link.
     #[error(
         "{path} has a second name, a hard link, by which it could have a second owner: remove the link, or copy the file"
     )]
@@ -97,7 +97,7 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-    /// The file could not be read to its end, though nothing says that it is damaged.
+    /// The file could not be read completely, but is not known to be damaged.
     #[error("{path} could not be read: see what the system says of its disk, and try again")]
     Unreadable {
         /// The file.
@@ -105,7 +105,7 @@ pub enum OpenError {
         /// What went wrong.
         source: StoreError,
     },
-    /// The file system does not have what a write-ahead log takes.
+    /// The file system does not support a write-ahead log.
     #[error("{path} is on a file system on which SQLite has no write-ahead log: use a local disk")]
     NoLog {
         /// The file.
@@ -119,7 +119,7 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-    /// The SQLite this program was linked with is not safe.
+    /// The linked version of SQLite is not safe.
     #[error(
         "SQLite {found} can corrupt a database in WAL mode: link 3.51.3 or newer (the bundled one is)"
     )]
@@ -134,7 +134,7 @@ pub enum OpenError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// SQLite could not use the file.
@@ -142,12 +142,12 @@ pub enum OpenError {
     Sqlite {
         /// The file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
 }
 
-/// The text, for a `main` that returns the error: what to do is worth more than the names of
+/// Prints the message, for a `main` that returns the error: what to do is more useful than the
 /// fields.
 impl fmt::Debug for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -159,7 +159,7 @@ impl fmt::Debug for OpenError {
     }
 }
 
-/// A database error as a store error. The text is for whoever reads the log: it says what to do.
+/// A database error as a store error. The text is for readers of the log, and says what to do.
 pub(in crate::store) fn store_error(error: rusqlite::Error) -> StoreError {
     let text = match (&error, error.sqlite_error_code()) {
         (_, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)) => {
@@ -191,9 +191,9 @@ pub(in crate::store) fn store_error(error: rusqlite::Error) -> StoreError {
     StoreError::unavailable(text).because(error)
 }
 
-/// Whether the connection can no longer be trusted after a write failed with this: when the disk
-/// said no for a reason other than space, what the system's memory says about the file may not be
-/// what is on the disk. Damage does not go by opening the file again.
+/// Whether the connection can no longer be trusted after a write failed with this error. After a
+/// disk error other than a full disk, the system's memory of the file may differ from the disk.
+/// Damage is excluded, because reopening the file does not repair it.
 pub(in crate::store) fn is_suspect(error: &rusqlite::Error) -> bool {
     use ErrorCode::{
         ApiMisuse, CannotOpen, FileLockingProtocolFailed, InternalMalfunction, NotADatabase,
@@ -216,14 +216,14 @@ pub(in crate::store) fn is_suspect(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// Whether it is SQLite that found the file damaged.
+/// Whether SQLite found the file damaged.
 pub(in crate::store) fn is_damage(error: &StoreError) -> bool {
     let source = std::error::Error::source(error)
         .and_then(|source| source.downcast_ref::<rusqlite::Error>());
     source.is_some_and(|source| source.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt))
 }
 
-/// What could not be read of the file: damage, or only a disk that did not answer.
+/// The error for a file that could not be read: it is damaged, or the disk failed.
 pub(in crate::store) fn unreadable(path: &Path, source: StoreError) -> OpenError {
     let path = path.to_owned();
     match source.kind() {

@@ -1,5 +1,5 @@
-//! What the two stores in SQLite files share: threads that read, queries, a head as columns, the
-//! audit log, and what errors mean.
+//! Code that the two stores in SQLite files share: reader threads, queries, heads as columns, the
+//! audit log, and errors.
 
 pub(super) mod audit;
 pub(super) mod error;
@@ -32,18 +32,19 @@ pub(super) fn check_version() -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Waits for the disk on a thread that may.
+/// Runs blocking work on a thread for that.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work)
         .await
         .expect("it does not panic")
 }
 
-/// A thread that is waited for when this is dropped. Whatever makes it end must be dropped before.
+/// A thread that is joined when this is dropped. The value that makes it end must be dropped
+/// before.
 pub(super) struct Thread(Option<JoinHandle<()>>);
 
 impl Thread {
-    /// `path` is the file that it works on, for the error.
+    /// `path` is the file that the thread works on, for error messages.
     pub(super) fn start(
         name: &str,
         path: &Path,
@@ -69,12 +70,12 @@ pub(super) type Question = Box<dyn FnOnce(Result<&Connection, StoreError>) + Sen
 /// Threads that answer questions about a file.
 pub(super) struct Readers {
     questions: SyncSender<Question>,
-    // Dropped after the sender, without which they end.
+    // Dropped after the sender, without which the threads end.
     threads: Vec<Thread>,
 }
 
 impl Readers {
-    /// A thread for each of `readers`, which give questions a connection.
+    /// Starts a thread for each of `readers`, which pass a connection to the questions.
     pub(super) fn start(
         path: &Path,
         readers: impl IntoIterator<Item = impl FnMut(Question) + Send + 'static>,
@@ -116,7 +117,7 @@ impl Readers {
     }
 }
 
-/// What one of the store's threads will answer to a message, if it took it.
+/// The answer of a thread to a message, or an error if the message was not accepted.
 pub(super) fn answered<T: Send + 'static, M>(
     sent: Result<(), TrySendError<M>>,
     answer: oneshot::Receiver<Result<T, StoreError>>,
@@ -134,7 +135,7 @@ pub(super) fn answered<T: Send + 'static, M>(
     })
 }
 
-/// Sends the result once the commit is known to have succeeded, or why it has not.
+/// Sends the result after the commit, or the commit's error.
 pub(super) fn reply_after_commit<T: 'static>(
     reply: oneshot::Sender<Result<T, StoreError>>,
     result: Result<T, StoreError>,
@@ -142,7 +143,7 @@ pub(super) fn reply_after_commit<T: 'static>(
     move |failure| drop(reply.send(failure.map_or(result, Err)))
 }
 
-/// A connection, and what its errors mean to the store that has it.
+/// A connection, and how its errors are translated.
 #[derive(Clone, Copy)]
 pub(super) struct Queries<'a> {
     pub(super) connection: &'a Connection,
@@ -162,7 +163,7 @@ impl Queries<'_> {
         rows.next().map_err(self.explain)?.map(read).transpose()
     }
 
-    /// Reads row by row, for as long as `read` wants more.
+    /// Reads row by row, for as long as `read` returns true.
     pub(super) fn each(
         self,
         sql: &str,

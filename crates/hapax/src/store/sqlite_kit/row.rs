@@ -1,4 +1,4 @@
-//! A head as columns, and back.
+//! Reading and writing heads as columns.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ macro_rules! head_columns {
 }
 pub(in crate::store) use head_columns;
 
-/// How many columns a head has.
+/// The number of columns of a head.
 pub(in crate::store) const HEAD_COLUMNS: usize = 20;
 
-/// The columns of a head, before anything is made of them.
+/// The columns of a head, before they are decoded.
 pub(in crate::store) struct HeadRow<'a> {
     /// State, fence, version, attempts, lease, created, claimed, finished, expires, tombstone and
-    /// status; without a status, -1.
+    /// status; -1 without a status.
     pub(in crate::store) numbers: [i64; 11],
     pub(in crate::store) id: RecordId,
     pub(in crate::store) token: [u8; 16],
@@ -116,7 +116,7 @@ impl<'a> HeadRow<'a> {
         statement.raw_bind_parameter(first + 19, self.request_id)
     }
 
-    /// What the columns stand for; those of a newer version may stand for something unknown.
+    /// Decodes the columns. A newer version may have written values that this one does not know.
     pub(in crate::store) fn head(
         &self,
         fingerprint: Option<Fingerprint>,
@@ -160,7 +160,7 @@ impl<'a> HeadRow<'a> {
     }
 }
 
-/// The answer of a record that says it has one.
+/// Decodes the answer of a record.
 pub(in crate::store) fn decode_answer(
     id: &RecordId,
     content: &[u8],

@@ -1,4 +1,4 @@
-//! What is stored of an answer that SQL has encoded: the same, byte for byte, as if Rust had.
+//! Answers that SQL encodes are stored byte for byte as Rust would encode them.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{Attempt, HOUR, Shop, code, run, terms};
 
 const RANDOM_ANSWERS: usize = 400;
 
-/// What the database has of a record's answer.
+/// The stored bytes of a record's answer.
 async fn stored(session: &Client, attempt: &Attempt) -> Option<Vec<u8>> {
     let id = &attempt.head.id.as_bytes()[..];
     session
@@ -23,7 +23,7 @@ async fn stored(session: &Client, attempt: &Attempt) -> Option<Vec<u8>> {
         .get(0)
 }
 
-/// A value as many drivers send all of theirs: as text, and without a type.
+/// A value that is sent as text without a type, as many drivers do.
 #[derive(Debug)]
 struct Untyped<'a>(&'a str);
 
@@ -48,7 +48,7 @@ impl ToSql for Untyped<'_> {
     to_sql_checked!();
 }
 
-/// Numbers that look random and are the same each time.
+/// A fixed pseudo-random sequence.
 struct Random(u64);
 
 impl Random {
@@ -107,8 +107,7 @@ fn json_text(text: &str) -> String {
     format!("\"{escaped}\"")
 }
 
-/// The fields as an array of pairs, which is the form that keeps every order; names in whatever
-/// case.
+/// The fields as an array of pairs, the form that preserves any order, with names in mixed case.
 fn pairs(answer: &Answer) -> String {
     let pair = |(name, value): &(String, Bytes)| {
         let value = std::str::from_utf8(value).expect("a text");
@@ -181,8 +180,8 @@ async fn an_answer_is_encoded_in_sql_as_in_rust() {
     }
 }
 
-/// And what goes by the statement of the store is what goes through the store, down to the times
-/// but for the moment.
+/// A record ended by the store's statement equals one ended through the store, except for the time
+/// of the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_joined_record_is_one_that_ended_through_the_store() {
     let Some(shop) = Shop::open().await else {
@@ -255,7 +254,7 @@ async fn a_joined_record_is_one_that_ended_through_the_store() {
     }
 }
 
-/// The forms that drivers and people send; each says the same.
+/// The forms that drivers and people write; all mean the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_way_to_say_it_is_understood() {
     let Some(shop) = Shop::open().await else {
@@ -290,7 +289,7 @@ async fn every_way_to_say_it_is_understood() {
             "{o}, {f}, 201::int2, '[[\"Link\", \"<a>\"], [\"link\", \" <b>\\t\"]]'::jsonb, 'paid'::varchar",
             answer(&link, b"paid"),
         ),
-        // A text is a text: nothing in it is an escape.
+        // Escapes in a text are not interpreted.
         (
             "{o}, {f}, 201::int8, '[]', '\\x41\\101'",
             answer(&[], b"\\x41\\101"),
@@ -311,8 +310,8 @@ async fn every_way_to_say_it_is_understood() {
         ("{o}, {f}, 201, '{}', NULL::bytea", answer(&[], b"")),
         ("{o}, {f}, 201, '{\"x-none\": []}', ''", answer(&[], b"")),
     ];
-    // Settings under which the same text could be read otherwise, and names that could stand in the
-    // way of ours.
+    // Settings under which the same text could be parsed differently, and names that could shadow
+    // those of the schema.
     let surroundings = [
         "SELECT 1",
         "SET standard_conforming_strings = off; SET escape_string_warning = off; SET backslash_quote = on",
@@ -354,7 +353,7 @@ async fn every_way_to_say_it_is_understood() {
     }
 }
 
-/// A driver that says nothing of types.
+/// As a driver that declares no parameter types.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parameters_without_types_are_understood() {
     let Some(shop) = Shop::open().await else {
@@ -387,14 +386,14 @@ async fn parameters_without_types_are_understood() {
     assert_eq!((&answer.body[..], answer.headers.len()), (&br"\x41"[..], 1));
 }
 
-/// A text is kept as UTF-8, in whatever encoding it came.
+/// Texts are stored as UTF-8, whatever the client's encoding.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn texts_are_kept_in_one_encoding() {
     let Some(shop) = Shop::open().await else {
         return;
     };
     let (session, attempt) = (shop.session().await, shop.claimed("latin").await);
-    // In the client's encoding this would be two letters.
+    // In the client's encoding these bytes would be two characters.
     session
         .batch_execute("SET client_encoding = 'LATIN1'")
         .await
@@ -577,7 +576,7 @@ async fn an_answer_that_is_not_to_be_kept_is_noted() {
             terms.lifetime.retention
         );
     }
-    // What is wrong with an answer does not depend on whether it is kept.
+    // An invalid answer is refused whether it would be kept or not.
     let attempt = shop
         .claimed_for(
             "wrong",

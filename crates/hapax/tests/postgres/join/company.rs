@@ -1,4 +1,4 @@
-//! One open transaction that has joined, and everybody else.
+//! One open transaction that has joined, and the callers of all other keys.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use crate::lanes::{claim, finish, won};
 
 const CLIENTS: usize = 64;
 const ROUNDS: usize = 8;
-/// What the one that is held may cost another: a lock is waited for a tenth of a second, and what
-/// it was sent with is then sent in halves. The rest is for a slow machine.
+/// How long the held record may delay another call: the batch waits a tenth of a second for the
+/// lock and is then sent in halves. The rest allows for a slow machine.
 const HELD_UP_MAX: Duration = Duration::from_secs(5);
 
-/// The trap of batches: what is sent together with a record that somebody has must not wait for it.
+/// The risk of batches: a write must not wait for a locked record that was sent in the same batch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_open_transaction_that_has_joined_holds_up_nobody_else() {
     let Some(shop) = Shop::open().await else {
@@ -60,8 +60,8 @@ async fn an_open_transaction_that_has_joined_holds_up_nobody_else() {
         });
         let clients: Vec<_> = clients.collect();
 
-        // Renewals, sweeps and turns go on beside them; that of the attempt which has joined is not
-        // taken for lost.
+        // Renewals, sweeps and turns continue. The renewal of the attempt that has joined is not
+        // reported as lost.
         let renewals = [&joined.head, &kept].map(|head| Renewal {
             id: head.id,
             fence: head.fence,
@@ -101,7 +101,7 @@ async fn an_open_transaction_that_has_joined_holds_up_nobody_else() {
             (shop.orders(&joined).await, shop.state(&joined).await),
             (1, State::Completed)
         );
-        // Whoever held the lease hears now that it has none any more.
+        // The holder of the lease now learns that it is over.
         assert_eq!(
             shop.store.renew(renewals.to_vec()).await.expect("renewed"),
             [false, true]

@@ -1,6 +1,5 @@
-//! Attempts that end in a transaction of somebody else's: its effect and the record commit
-//! together, or neither does. What had an effect is read from the table of orders, and from nothing
-//! of Hapax'.
+//! Attempts that end in a user's transaction: its effect and the record commit together, or neither
+//! does. The tests count effects in the user's table of orders only.
 
 mod answers;
 mod company;
@@ -26,25 +25,25 @@ use crate::{lanes, place};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The two ways to end an attempt in one's own transaction.
+/// The two ways to end an attempt in a user's transaction.
 const WAYS: [Way; 2] = [Way::Join, Way::Complete];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// As a program that holds the attempt itself.
+    /// By a program that runs the attempt itself.
     Join,
-    /// As a service behind a gateway, which was handed an operation and a fence.
+    /// By a service behind a gateway, which received an operation id and a fence.
     Complete,
 }
 
-/// A service with a table of orders in the database of the store.
+/// A service with a table of orders in the store's database.
 struct Shop {
     url: String,
     store: Arc<Postgres>,
     operation_ids: OperationIds,
 }
 
-/// One that was claimed on a transaction route, for an order with this key.
+/// An attempt that was claimed on a transaction route, for an order with this key.
 #[derive(Clone, Debug)]
 struct Attempt {
     key: String,
@@ -53,7 +52,7 @@ struct Attempt {
 }
 
 impl Shop {
-    /// `None`, after saying so, if there is no server to be had.
+    /// `None`, after printing why, if there is no server.
     async fn open() -> Option<Shop> {
         Some(Shop::at(place::prepared().await?.1).await)
     }
@@ -78,7 +77,7 @@ impl Shop {
         place::session(&self.url).await
     }
 
-    /// A session in which an order has been made and nothing committed.
+    /// A session with an uncommitted order.
     async fn ordering(&self, attempt: &Attempt) -> Client {
         let session = self.session().await;
         session
@@ -88,12 +87,12 @@ impl Shop {
         session
     }
 
-    /// A first attempt whose lease lasts.
+    /// A first attempt with a long lease.
     async fn claimed(&self, key: &str) -> Attempt {
         self.claimed_for(key, HOUR, Some(terms())).await
     }
 
-    /// A first attempt whose lease is over at once, so that anybody may take it over.
+    /// A first attempt whose lease is over at once, so that it can be taken over.
     async fn lapsed(&self, key: &str) -> Attempt {
         self.claimed_for(key, Duration::ZERO, Some(terms())).await
     }
@@ -124,7 +123,7 @@ impl Shop {
             .await
     }
 
-    /// A change under `Version`, of the record as it is now.
+    /// Changes the record under `Condition::Version`, with its current version.
     async fn operate(&self, attempt: &Attempt, change: impl FnOnce(Signed) -> Change) -> Head {
         let version = self
             .record(attempt.head.id)
@@ -162,7 +161,7 @@ impl Shop {
             .state
     }
 
-    /// How many orders there are with this key.
+    /// The number of orders with this key.
     async fn orders(&self, attempt: &Attempt) -> i64 {
         let sql = "SELECT count(*) FROM public.orders WHERE key = $1";
         self.session()
@@ -173,8 +172,8 @@ impl Shop {
             .get(0)
     }
 
-    /// One whole transaction: the order, the end of the attempt, the commit. The code it failed
-    /// with, if it did.
+    /// One whole transaction: the order, the end of the attempt, the commit. Returns the SQL state
+    /// if it failed.
     async fn order(&self, way: Way, attempt: &Attempt) -> Result<(), String> {
         let session = self.ordering(attempt).await;
         self.end(&session, way, attempt).await?;
@@ -208,7 +207,8 @@ impl Attempt {
         format!("INSERT INTO public.orders VALUES ('{}')", self.key)
     }
 
-    /// The end in an answer, as it goes through the store or through one's own transaction.
+    /// The write that completes the attempt with an answer, through the store or through the user's
+    /// transaction.
     fn finish(&self) -> Put {
         let answer = Arc::new(Answer::new(201, "ordered"));
         let finish = Finish {
@@ -227,7 +227,7 @@ impl Attempt {
     }
 }
 
-/// What a route says that keeps its answers for an hour.
+/// The terms of a route that keeps its answers for an hour.
 fn terms() -> Terms {
     let lifetime = Lifetime {
         retention: HOUR,
@@ -253,8 +253,8 @@ fn claim(key: &str, condition: Condition, lease: Duration, terms: Option<Terms>)
     put
 }
 
-/// Runs a statement of [`hapax_core::store::Joins`] as a driver would; the store's time, or the
-/// code it failed with.
+/// Runs a statement of [`hapax_core::store::Joins`] as a driver would. Returns the store's time, or
+/// the SQL state of the error.
 async fn run(session: &Client, statement: &Statement) -> Result<i64, String> {
     assert_eq!(
         (statement.dialect, statement.now),
@@ -275,7 +275,7 @@ async fn run(session: &Client, statement: &Statement) -> Result<i64, String> {
     Ok(rows[0].get(0))
 }
 
-/// The call that any language makes, without types.
+/// The SQL call that any language makes, without parameter types.
 async fn complete(
     session: &Client,
     operation: &str,
@@ -286,8 +286,8 @@ async fn complete(
     session.batch_execute(&sql).await.map_err(code)
 }
 
-/// What the server says went wrong.
-#[allow(clippy::needless_pass_by_value)] // As `map_err` hands it.
+/// The SQL state of the server's error.
+#[allow(clippy::needless_pass_by_value)] // `map_err` passes it by value.
 fn code(error: tokio_postgres::Error) -> String {
     error
         .code()

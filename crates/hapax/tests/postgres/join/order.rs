@@ -1,5 +1,5 @@
-//! Who is first: commits against takeovers, isolation levels, savepoints, transactions in two
-//! phases.
+//! Races and isolation: commits against takeovers, isolation levels, savepoints, two-phase
+//! transactions.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use super::{Attempt, HOUR, Shop, WAYS, Way, terms};
 use crate::lanes::won;
 use crate::place;
 
-/// How long a takeover may take to be told that somebody has the record: its patience, and the rest
-/// is for a slow machine.
+/// How long a takeover may take to fail on a locked record: its lock timeout, and the rest for a
+/// slow machine.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -35,7 +35,7 @@ async fn a_joined_transaction_that_is_open_keeps_the_record_until_it_ends() {
                 .expect_err("nobody can tell before it ends");
             assert_eq!(error.kind(), StoreErrorKind::Locked, "{error}");
             assert!(begun.elapsed() < TOLD_WITHIN, "{:?}", begun.elapsed());
-            // Nobody sees anything of it, and no sweep takes it away.
+            // The uncommitted join is visible to no one, and a sweep does not remove the record.
             shop.store.sweep(1000).await.expect("sweep");
             assert_eq!(shop.orders(&attempt).await, 0);
             assert_ne!(shop.state(&attempt).await, State::Completed);
@@ -53,7 +53,7 @@ async fn a_joined_transaction_that_is_open_keeps_the_record_until_it_ends() {
                 }
                 ("ROLLBACK", Written::Won(next)) => {
                     assert_eq!(shop.orders(&attempt).await, 0);
-                    // The one who was slow cannot, and the successor can.
+                    // The slow attempt cannot complete the record, and its successor can.
                     assert_eq!(shop.order(way, &attempt).await, Err("HX003".to_owned()));
                     let next = Attempt {
                         head: next.head,
@@ -68,7 +68,7 @@ async fn a_joined_transaction_that_is_open_keeps_the_record_until_it_ends() {
     }
 }
 
-/// The takeover as SQL, for a session that does not end its transaction.
+/// The takeover as SQL, for a session that keeps its transaction open.
 fn takeover_sql(attempt: &Attempt) -> String {
     format!(
         "SELECT * FROM hapax.claim(ARRAY['\\x{}']::bytea[], ARRAY[{}]::int8[], ARRAY[gen_random_uuid()], ARRAY[3600000000]::int8[],
@@ -79,7 +79,7 @@ fn takeover_sql(attempt: &Attempt) -> String {
     )
 }
 
-/// Until this session of ours waits for somebody else's.
+/// Waits until this session is blocked by another one.
 async fn waits(watcher: &Client, process: i32) {
     let sql = "SELECT cardinality(pg_blocking_pids($1)) > 0";
     while !watcher
@@ -168,7 +168,7 @@ async fn under_every_isolation_level_an_attempt_joins_and_one_that_was_taken_ove
                 "{way:?} {level}"
             );
 
-            // Taken over after the transaction's snapshot.
+            // The takeover comes after the transaction's snapshot.
             let attempt = shop.lapsed(&format!("{way:?} {level}, lost")).await;
             session
                 .batch_execute(&format!("{begin} {}", attempt.order()))
@@ -190,7 +190,7 @@ async fn under_every_isolation_level_an_attempt_joins_and_one_that_was_taken_ove
                 "{way:?} {level}"
             );
 
-            // And before it.
+            // The takeover comes before the snapshot.
             session
                 .batch_execute(&format!("{begin} {}", attempt.order()))
                 .await
@@ -226,14 +226,15 @@ async fn a_join_is_undone_with_its_savepoint_and_stays_with_one_that_is_released
             .batch_execute("ROLLBACK TO a")
             .await
             .expect("undone");
-        // It has not ended, and can within the same transaction.
+        // After the rollback to the savepoint the attempt is still open, and can end within the
+        // same transaction.
         session
             .batch_execute(&format!("SAVEPOINT b; {}", attempt.order()))
             .await
             .expect("an order");
         assert_eq!(shop.end(&session, way, &attempt).await, Ok(()));
         session.batch_execute("RELEASE b").await.expect("released");
-        // Whoever tries once more is refused, and may go back to where all was well.
+        // A second end is refused, and the session can roll back to the savepoint before it.
         session
             .batch_execute(&format!("SAVEPOINT c; {}", attempt.order()))
             .await
@@ -308,7 +309,7 @@ async fn a_transaction_in_two_phases_joins_with_its_second() {
     }
 }
 
-/// Late is not lost: nobody has acted on it.
+/// A late attempt is not lost as long as no other one has acted on its record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_that_was_given_up_for_lost_joins_late() {
     let Some(shop) = Shop::open().await else {
@@ -326,7 +327,7 @@ async fn an_attempt_that_was_given_up_for_lost_joins_late() {
             "{way:?}"
         );
 
-        // After its retention too: it was never resolved.
+        // It can join even after its retention, because it was never resolved.
         let attempt = shop.lapsed(&format!("{way:?} later")).await;
         while shop.store.sweep(1000).await.expect("sweep").lost == 0 {}
         let over = format!(
@@ -343,7 +344,7 @@ async fn an_attempt_that_was_given_up_for_lost_joins_late() {
     }
 }
 
-/// The commit of somebody else's transaction is the commit of ours.
+/// The commit of the user's transaction is also the commit of the record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_does_not_wait_for_its_disk_waits_where_it_joins() {
     let Some(shop) = Shop::open().await else {
@@ -380,8 +381,8 @@ async fn a_session_that_does_not_wait_for_its_disk_waits_where_it_joins() {
     }
 }
 
-/// Renewals of whoever holds the attempt do not change what it may do; a snapshot from before one
-/// costs a try.
+/// A renewal does not change what the attempt may do. A transaction whose snapshot is older than
+/// the renewal must be retried.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_after_a_snapshot_costs_a_try_and_not_the_attempt() {
     let Some(shop) = Shop::open().await else {
@@ -451,7 +452,7 @@ async fn the_next_attempt_ends_by_its_own_terms() {
     );
 }
 
-/// Whoever runs a transaction again when it is told to must not do so for ever.
+/// A client that retries serialization failures must not do so for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_every_isolation_level_an_attempt_whose_record_is_gone_is_fenced_out() {
     let Some(shop) = Shop::open().await else {

@@ -1,4 +1,4 @@
-//! Everything that a transaction is refused with; the order that it made is gone each time.
+//! Every error with which a transaction is refused; its order is gone each time.
 
 use std::time::Duration;
 
@@ -35,7 +35,8 @@ fn settled() -> Finish {
     }
 }
 
-/// Tries it in every way, each with an attempt of its own: it fails so, and no order is left of it.
+/// Tries to end an attempt in both ways, each with a new attempt: it fails with `expected`, and no
+/// order is left.
 async fn assert_refused(shop: &Shop, expected: &str, attempt: impl AsyncFn(String) -> Attempt) {
     for way in WAYS {
         let attempt = attempt(format!("{way:?} {}", uuid::Uuid::new_v4())).await;
@@ -122,7 +123,7 @@ async fn an_attempt_whose_record_is_over_cannot_commit() {
         attempt
     })
     .await;
-    // And its key has been claimed anew.
+    // The same after the key has been claimed anew.
     assert_refused(&shop, "HX003", async |key| {
         let attempt = over(key).await;
         let next = shop.claimed(&attempt.key).await;
@@ -161,7 +162,7 @@ async fn an_attempt_that_has_ended_in_an_answer_cannot_commit_another_effect() {
         assert_eq!(shop.order(first, &attempt).await, Ok(()));
         assert_eq!(shop.order(second, &attempt).await, Err("HX005".to_owned()));
         assert_eq!(shop.orders(&attempt).await, 1, "{first:?} then {second:?}");
-        // Twice in one transaction takes the first with it.
+        // A second end in one transaction also rolls back the first.
         let attempt = shop.claimed(&format!("{first:?} and {second:?}")).await;
         let session = shop.ordering(&attempt).await;
         assert_eq!(shop.end(&session, first, &attempt).await, Ok(()));
@@ -180,7 +181,7 @@ async fn an_attempt_that_has_ended_in_an_answer_cannot_commit_another_effect() {
     }
 }
 
-/// The first answer is what everybody gets who asks again.
+/// Every repeat gets the first answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_was_joined_is_never_replaced() {
     let Some(shop) = Shop::open().await else {
@@ -216,7 +217,7 @@ async fn a_route_that_does_not_join_is_told_so() {
         (shop.orders(&attempt).await, shop.state(&attempt).await),
         (0, State::Running)
     );
-    // The next attempt may be under other settings.
+    // The next attempt may have terms.
     let attempt = shop.claimed_for("hold before", Duration::ZERO, None).await;
     let next = won(shop.take_over(&attempt).await);
     assert_eq!(
@@ -266,7 +267,7 @@ async fn an_operation_that_was_not_handed_out_completes_nothing() {
         String::new(),
         "0".repeat(64),
         foreign.as_str().to_owned(),
-        // Whoever knows the record's id cannot make the rest.
+        // Knowing the record's id is not enough to make the rest of an operation id.
         format!("{}{}", "0".repeat(32), &right[32..]),
         right[..63].to_owned(),
         right[..32].to_owned(),
@@ -275,12 +276,12 @@ async fn an_operation_that_was_not_handed_out_completes_nothing() {
         right.to_uppercase(),
         attempt.head.id.to_string(),
     ];
-    // One digit changed, wherever.
+    // One changed digit, at any position.
     let changed = |at: usize| {
         let digit = if &right[at..=at] == "0" { "1" } else { "0" };
         format!("{}{digit}{}", &right[..at], &right[at + 1..])
     };
-    // Those between the first eight bytes and the record's own say which life of the key it is.
+    // The bytes between the first eight and the record's id name the life of the key.
     for operation in (16..32).map(changed) {
         let session = shop.ordering(&attempt).await;
         assert_eq!(
@@ -372,7 +373,7 @@ async fn what_is_no_answer_is_refused() {
     );
 }
 
-/// A statement for anything else than the end of an attempt could only be a bug of ours.
+/// Only a bug in Hapax could ask for a statement for any other change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_that_is_no_end_is_refused() {
     let Some(shop) = Shop::open().await else {
@@ -402,7 +403,7 @@ async fn a_change_that_is_no_end_is_refused() {
     assert_eq!(shop.state(&attempt).await, State::Running);
 }
 
-/// What a route says is told once, and each record remembers which of it was said.
+/// Each set of terms is stored once, and each record refers to its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn terms_are_told_once_and_by_every_node_alike() {
     let Some(shop) = Shop::open().await else {
@@ -433,7 +434,7 @@ async fn terms_are_told_once_and_by_every_node_alike() {
     assert_eq!((told.get::<_, i64>(0), told.get::<_, i64>(1)), (2, 2));
 }
 
-/// Time is turned by hand: the record's retention and tombstone are over, and the key is used anew.
+/// The test advances the clock past the record's retention and tombstone, and the key is used anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operation_of_an_earlier_life_completes_nothing() {
     let Some(shop) = Shop::open().await else {
@@ -450,7 +451,7 @@ async fn an_operation_of_an_earlier_life_completes_nothing() {
     assert!(
         present.head.created_at > earlier.head.created_at && present.operation != earlier.operation
     );
-    // By its own fence, and by one that it may have found out.
+    // With its own fence, and with the current one, which it may have learned.
     for head in [&earlier.head, &present.head] {
         let attempt = Attempt {
             head: head.clone(),
@@ -468,8 +469,8 @@ async fn an_operation_of_an_earlier_life_completes_nothing() {
     assert_eq!(shop.order(Way::Complete, &present).await, Ok(()));
 }
 
-/// A record that was claimed before lives had ids of their own, by a program that knew nothing of
-/// them.
+/// A record that was claimed before operation ids distinguished the lives of a key, by a program of
+/// that version.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_from_before_lives_keeps_its_operation_through_a_takeover() {
     let Some(shop) = Shop::open().await else {
@@ -511,7 +512,7 @@ async fn a_record_from_before_lives_keeps_its_operation_through_a_takeover() {
         .await,
         Ok(())
     );
-    // And the second rule holds for what is claimed since.
+    // Records claimed since then follow the second rule.
     let after = shop.claimed("other").await;
     assert_eq!(
         ids.make(&after.head.id, after.head.created_at),

@@ -1,4 +1,4 @@
-//! What a role may do that completes what it was handed: that, and nothing else.
+//! A role for completion may complete the operations it was given, and nothing else.
 
 use hapax::store::postgres::{ConnectOptions, schema};
 use hapax_core::State;
@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 use super::{Shop, code, complete};
 use crate::place;
 
-/// A session of a new role that was granted this much.
+/// A session of a new role with these grants.
 async fn as_role(shop: &Shop, name: &str, grants: &str) -> Client {
     let owner = shop.session().await;
     owner
@@ -28,13 +28,13 @@ async fn texts(session: &Client, sql: &str) -> Vec<String> {
         .collect()
 }
 
-/// Every function of the schema, called with nothing.
+/// A call of every function of the schema with NULL arguments.
 const CALLS: &str = "
     SELECT format('SELECT hapax.%I(%s)', p.proname, (
         SELECT string_agg(format('NULL::%s', a.type::regtype), ', ' ORDER BY a.place) FROM unnest(p.proargtypes) WITH ORDINALITY AS a(type, place)))
     FROM pg_proc AS p WHERE p.pronamespace = 'hapax'::regnamespace";
 
-/// Everything that rows could be read from, or written into.
+/// Every statement that reads or writes rows of the schema's tables and views.
 const ACCESSES: &str = "
     SELECT format(verb, c.oid::regclass) FROM pg_class AS c,
         unnest(ARRAY['SELECT FROM %s LIMIT 1', 'INSERT INTO %s DEFAULT VALUES', 'DELETE FROM %s', 'TRUNCATE %s']) AS verb
@@ -83,8 +83,8 @@ async fn a_role_that_completes_can_do_nothing_else() {
     let create = completer.batch_execute("CREATE TABLE hapax.mine ()").await;
     assert_eq!(create.map_err(code), Err("42501".to_owned()));
 
-    // What it was handed it can complete, with an order of its own; what it can only guess it
-    // cannot.
+    // The role can complete the operation it was given, together with an order; it cannot complete
+    // one that it guesses.
     owner
         .batch_execute("GRANT INSERT ON public.orders TO completer")
         .await
@@ -126,7 +126,7 @@ async fn who_was_granted_nothing_completes_nothing() {
         complete(&stranger, attempt.operation.as_str(), attempt.fence(), 201).await,
         Err("42501".to_owned())
     );
-    // Nor who may only see that there is a schema.
+    // Nor can a role that has only USAGE on the schema.
     shop.session()
         .await
         .batch_execute("GRANT USAGE ON SCHEMA hapax TO stranger_to_completion")
@@ -138,7 +138,7 @@ async fn who_was_granted_nothing_completes_nothing() {
     );
 }
 
-/// A node's own role needs no more for it than it has.
+/// The role of a node needs no further grants to join.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_role_that_uses_the_store_joins_in_its_own_transactions() {
     let Some(shop) = Shop::open().await else {

@@ -1,5 +1,5 @@
-//! What a caller gets on a route, in plain sentences: made of the policy that the gateway itself
-//! would follow.
+//! What a caller gets on a route, in plain sentences, derived from the policy that the gateway
+//! follows.
 
 use hapax::core::outcome::{Class, classify};
 use hapax::core::policy::KeySource;
@@ -67,7 +67,7 @@ pub(super) fn describe(
     sentences
 }
 
-/// Where a body is buffered, and how much room there is.
+/// Where a body is buffered, and how much space there is.
 fn body(policy: &Policy, config: &Config) -> String {
     let Limits {
         buffered_memory_bytes_max,
@@ -91,7 +91,7 @@ fn body(policy: &Policy, config: &Config) -> String {
     )
 }
 
-/// What unguarded requests may use of the upstream.
+/// How many connections to the upstream unguarded requests may use.
 fn unguarded(config: &Config) -> (&'static str, String) {
     let upstream = &config.upstream;
     let sentence = format!(
@@ -270,7 +270,7 @@ fn statuses(policy: &Policy) -> String {
     )
 }
 
-/// What the service has to do for its part.
+/// What the service must do for this mode.
 fn by_mode(mode: Mode) -> Option<&'static str> {
     match mode {
         Mode::Transaction => Some(
@@ -288,7 +288,7 @@ fn or_none(text: &str) -> &str {
     if text.is_empty() { "none" } else { text }
 }
 
-/// Numbers with those that follow each other together, as in `401, 403, 504 to 599`.
+/// Numbers, with consecutive ones combined, as in `401, 403, 504 to 599`.
 fn spans(numbers: impl Iterator<Item = u16>) -> String {
     let mut spans: Vec<(u16, u16)> = Vec::new();
     for number in numbers {

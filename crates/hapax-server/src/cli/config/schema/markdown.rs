@@ -20,7 +20,7 @@ fn section(table: &Table) -> String {
     } else {
         format!("`{}`", table.header)
     };
-    // What all routes say is what each may say: one table is enough.
+    // Routes have the same settings as the defaults, so one table is enough.
     let settings = if table.name == "defaults" {
         String::new()
     } else {
@@ -33,7 +33,7 @@ fn section(table: &Table) -> String {
     )
 }
 
-/// How the settings are called in the environment.
+/// The names of the settings as environment variables.
 fn variable(table: &Table) -> String {
     match (table.name, table.settings().next()) {
         (_, None) => String::new(),

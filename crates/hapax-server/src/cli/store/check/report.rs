@@ -1,4 +1,4 @@
-//! What is said of a store, while it is checked and when it is over.
+//! The output of a check, during the run and at the end.
 
 use std::fmt::Write;
 use std::io::IsTerminal;
@@ -11,10 +11,10 @@ use super::run::{Judged, Verdict};
 use crate::cli::{Exit, text};
 use crate::config::StoreUrl;
 
-/// Characters of what is wrong that stand on a line; JSON has all of them.
+/// Characters of a reason on a line; JSON has all of them.
 const WHY_WIDTH: usize = 500;
 
-/// How far it has come, on a terminal.
+/// Shows the progress on a terminal.
 pub(super) struct Progress(bool);
 
 impl Progress {
@@ -42,7 +42,7 @@ impl Drop for Progress {
     }
 }
 
-/// All there is to say.
+/// The results of a check.
 pub(super) struct Report<'a> {
     pub(super) url: &'a StoreUrl,
     pub(super) judged: Judged,
@@ -119,7 +119,7 @@ impl Report<'_> {
         format!("{}\n", text::json(&document.to_string()))
     }
 
-    /// How it ends.
+    /// The result as an exit code.
     pub(super) fn verdict(&self) -> Result<(), Exit> {
         let [_, broken, _] = self.counts();
         if broken > 0 {
@@ -151,7 +151,7 @@ impl Report<'_> {
         ]
     }
 
-    /// What stays in a store that is kept.
+    /// What remains in a store that persists.
     fn leftovers(&self) -> String {
         match (&self.left, self.url) {
             (_, StoreUrl::Memory) | (Err(_), _) => String::new(),
@@ -170,7 +170,7 @@ fn date(left: &Left) -> String {
     httpdate::fmt_http_date(left.until.to_system_time())
 }
 
-/// A case's name as the sentence it is.
+/// The name of a case as a sentence.
 fn spoken(name: &str) -> String {
     name.replace('_', " ")
 }

@@ -1,11 +1,11 @@
-//! How far a copy is, on a terminal: one line that is written over.
+//! Shows the progress of a copy on a terminal, in one line that is overwritten.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use hapax::store::copy::Step;
 
-/// Often enough to be seen to move.
+/// Often enough to be seen moving.
 const REDRAW: Duration = Duration::from_millis(100);
 
 /// Shows the progress of one copy on standard error.
@@ -13,7 +13,7 @@ pub(super) struct Meter {
     is_shown: bool,
     begun: Instant,
     drawn: Option<Instant>,
-    /// Records that an earlier run had brought: they say nothing about how fast this one is.
+    /// Records that an earlier run had copied: they do not count for the speed of this one.
     before: Option<u64>,
 }
 
@@ -47,7 +47,7 @@ impl Meter {
         }
     }
 
-    /// Leaves nothing behind.
+    /// Clears the line.
     pub(super) fn clear(&mut self) {
         if self.drawn.is_some() {
             self.draw("");
@@ -57,7 +57,7 @@ impl Meter {
     fn draw(&mut self, line: &str) {
         self.drawn = Some(Instant::now());
         let mut out = std::io::stderr().lock();
-        // Nobody looking at it is no reason to stop.
+        // A closed standard error is no reason to stop.
         let _ = write!(out, "\r\x1b[K{line}").and_then(|()| out.flush());
     }
 }

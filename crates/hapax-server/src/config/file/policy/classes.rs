@@ -1,4 +1,4 @@
-//! What a status means on a route: `{ "404" = "release", "5xx" = "unknown" }`.
+//! Parses the classes of statuses on a route: `{ "404" = "release", "5xx" = "unknown" }`.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(crate) fn read(value: &DeValue<'_>, _: Kind) -> Read<BTreeMap<u16, Class>> {
             Statuses::Hundred(first) => drop(hundreds.insert(first, class)),
         }
     }
-    // What is said of one status goes before what is said of its hundred.
+    // The class of a single status overrides that of its hundred.
     for (first, class) in hundreds {
         for status in first..first + 100 {
             classes.entry(status).or_insert(class);

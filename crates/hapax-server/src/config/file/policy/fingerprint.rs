@@ -1,4 +1,4 @@
-//! When two requests are the same.
+//! Reads the fingerprint settings: when two requests count as the same.
 
 use hapax::core::fingerprint::{BodyMode, FingerprintPolicy, Selection};
 
@@ -49,8 +49,8 @@ fn word(text: &str) -> Result<Word, String> {
     }
 }
 
-/// Which values count. What all routes say counts where it can: a route that compares otherwise did
-/// not mean it.
+/// Which values count. A default for all routes is ignored on a route that compares bodies in
+/// another way.
 fn selection(section: &Section<'_>, word: Word) -> Selection {
     for name in ["fingerprint_omit", "fingerprint_only"] {
         if word != Word::Json && section.says(name) {

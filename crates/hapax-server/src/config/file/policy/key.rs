@@ -1,4 +1,4 @@
-//! Where a key is, and by which parts of a request others are told apart or counted.
+//! Reads where a key comes from, and which parts of a request identify it or are counted.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use http::HeaderName;
 
 use super::super::value::Read;
 
-/// Fields that are another with each try of the same request: what counts them never sees a repeat.
+/// Fields that differ between two tries of the same request: a fingerprint or derived key with one
+/// of them would never match a repeat.
 const CHANGING: [&str; 8] = [
     "date",
     "idempotency-deadline",
@@ -38,7 +39,7 @@ pub(crate) fn rule(text: &str) -> Read<KeyRule> {
     }
 }
 
-/// A field that reaches the guard as it was sent. Whether it is one at all, the policy says.
+/// A field that reaches the guard as it was sent. The policy checks that the name is valid.
 pub(crate) fn field(text: &str) -> Read<Arc<str>> {
     match HeaderName::try_from(text) {
         Ok(name) if fields::is_ours(&name) => Err(format!(
@@ -91,7 +92,7 @@ pub(super) fn part(text: &str) -> Read<Part> {
     }
 }
 
-/// One place in a JSON body.
+/// A pointer to exactly one place in a JSON body.
 fn place(text: &str) -> Read<Pointer> {
     let pointer = pointer(text)?;
     match text.split('/').any(|token| token == "*") {
@@ -111,7 +112,7 @@ pub(super) fn pointer(text: &str) -> Read<Pointer> {
     Pointer::from_str(text).map_err(|error| format!("`{text}` is no place in a body: {error}"))
 }
 
-/// A field by which one request is told from another: in lower case.
+/// A field that distinguishes requests, in lower case.
 pub(super) fn telling_field(text: &str) -> Read<Arc<str>> {
     let Ok(name) = HeaderName::from_str(text) else {
         return Err(format!(

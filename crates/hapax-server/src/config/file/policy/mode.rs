@@ -1,5 +1,5 @@
-//! What a route promises, and what that needs beside it: records in the database of the effects, or
-//! somebody to ask.
+//! Reads the mode of a route, and checks what the mode requires: records in the database of the
+//! effects, or a path to probe.
 
 use hapax::{Mode, Policy};
 use http::uri::PathAndQuery;
@@ -19,15 +19,15 @@ pub(crate) fn mode(text: &str) -> Result<Mode, String> {
     })
 }
 
-/// Reads whom to ask, and notes what the mode lacks and what it has no use for. `store` is where
-/// records are kept, if that is known.
+/// Reads the path to probe, and reports settings that the mode lacks or does not use. `store` is
+/// the store of the records, if known.
 pub(super) fn needs(
     section: &Section<'_>,
     policy: &Policy,
     store: Option<&StoreUrl>,
 ) -> Option<PathAndQuery> {
     let probe = section.get("probe", parsed(path));
-    // A mode that could not be read is no reason to say what another lacks.
+    // If the mode could not be read, nothing is reported about what a mode needs.
     if section.has("mode") && section.get("mode", parsed(mode)).is_none() {
         return None;
     }

@@ -1,4 +1,5 @@
-//! What a verified token claims: whether it is good here and now, and whom it names.
+//! Checks the claims of a verified token: whether it is valid here and now, and which caller it
+//! names.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +10,7 @@ use super::Flawed;
 use crate::config::{self, Audience, Claim, Issuer};
 use crate::gateway::principal::name;
 
-/// What a token must claim.
+/// The claims that a token must have.
 pub(super) struct Rules {
     claim: Claim,
     issuer: Issuer,
@@ -33,14 +34,14 @@ impl Rules {
         }
     }
 
-    /// Whom the token names, if it is good at that time.
+    /// The caller that the token names, if it is valid at that time.
     pub(super) fn judge(&self, claims: &Value, now: SystemTime) -> Result<Principal, Flawed> {
         self.judge_time(claims, now.duration_since(UNIX_EPOCH).unwrap_or_default())?;
         let issuer = self.issuer(claims)?;
         self.judge_audience(claims)?;
         let name = self.name(claims).ok_or(Flawed::Claim)?;
-        // An issuer has no space in it, nor has a claim: what is behind the second space is the
-        // name, whatever it is.
+        // Neither an issuer nor a claim's path contains a space, so everything after the second
+        // space is the name.
         Ok(Principal::named(format!(
             "jwt:{} {issuer} {name}",
             self.claim
@@ -49,7 +50,7 @@ impl Rules {
 
     fn judge_time(&self, claims: &Value, now: Duration) -> Result<(), Flawed> {
         let (now, leeway) = (now.as_secs_f64(), self.leeway.as_secs_f64());
-        // A token without an end would be one that cannot be taken back.
+        // A token without an expiry could never be revoked.
         let end = claims
             .get("exp")
             .and_then(Value::as_f64)
@@ -105,7 +106,7 @@ impl Rules {
         }
     }
 
-    /// Text, or a whole number as its digits.
+    /// The name: a string, or the digits of an integer.
     fn name(&self, claims: &Value) -> Option<String> {
         match self.claim.of(claims)? {
             Value::String(text) => name(text.as_bytes()).map(str::to_owned),
@@ -132,7 +133,7 @@ mod tests {
         }
     }
 
-    /// Good claims, with these in their place; one that is null is left out.
+    /// Valid claims, overridden by `other`; a null removes a claim.
     fn claims(other: &Value) -> Value {
         let mut claims = json!({"iss": "https://id.example", "aud": "api", "exp": NOW + 60, "sub": "ada", "account": {"id": 7}});
         for (name, value) in other.as_object().unwrap() {

@@ -1,9 +1,9 @@
-//! Keeps the keys of tokens up to date with where they come from.
+//! Keeps the keys that verify tokens up to date with their source.
 //!
-//! A key that is no longer there verifies nothing from the moment the new set is read, the last one
-//! as well: a set without any is how an issuer withdraws it. A set that cannot be had anew stays
-//! good for `stale_max`; after that nobody knows which keys were withdrawn meanwhile, and tokens
-//! are refused for the time being.
+//! A removed key verifies nothing from the moment the new set is read. This includes the last key:
+//! an issuer withdraws it with an empty set. If a set cannot be read again, the old one stays valid
+//! for `stale_max`. After that, it is unknown which keys were withdrawn, and tokens are refused for
+//! the time being.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use crate::config::{self, KeysFrom};
 use crate::gateway::principal::fetch::Fetcher;
 use crate::telemetry::Metrics;
 
-/// The largest set that is read.
+/// The largest key set that is read.
 const BYTES_MAX: usize = 256 << 10;
-/// How long a URL may take.
+/// The timeout of fetching a URL.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a file is read. Reading it tells more than its times do, which some systems that put
-/// files in place set back.
+/// How often a file is read. Its modification time is not used, because some deployment tools set
+/// it back.
 const FILE_EVERY: Duration = Duration::from_secs(1);
-/// After a token of an unknown key, keys are not asked for again any sooner: anybody can make up
+/// The minimal interval between readings that tokens with an unknown key cause: anyone can make up
 /// names of keys.
 const AGAIN_URL: Duration = Duration::from_secs(10);
 const AGAIN_FILE: Duration = Duration::from_millis(100);
-/// After a failure of a URL: first so soon, then twice as long each time.
+/// The delays after a failure of a URL: they begin at `RETRY_MIN` and double up to `RETRY_MAX`.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// The keys, and whoever reads them anew. Dropping it ends that.
+/// The keys, and the task that refreshes them. Dropping it ends the task.
 pub(in crate::gateway::principal) struct Keeper {
     shared: Arc<Shared>,
     _keeping: AbortOnDropHandle<()>,
@@ -45,11 +45,11 @@ pub(in crate::gateway::principal) struct Keeper {
 
 struct Shared {
     place: Place,
-    /// What the place was made of: another keeper of the same may go on with what this one has.
+    /// The settings of the source: a new keeper with the same settings takes over these keys.
     settings: config::Jwt,
     held: ArcSwap<Held>,
-    /// Taken by whoever reads: an answer on its way must not overwrite a later one. Holds when
-    /// somebody last asked again.
+    /// Locked while reading, so that a late answer does not overwrite a newer one. Holds the time
+    /// of the last reading caused by an unknown key.
     reading: Mutex<Option<Instant>>,
     metrics: Metrics,
 }
@@ -60,19 +60,19 @@ enum Place {
     Url(Fetcher),
 }
 
-/// What was last read.
+/// The result of the last reading.
 #[derive(Clone, Default)]
 struct Held {
     keys: Option<Arc<KeySet>>,
     bytes: Bytes,
     read_at: Option<Instant>,
-    /// What went wrong since, so that it is logged once.
+    /// The error since then, so that each is logged once.
     trouble: Option<String>,
 }
 
 impl Keeper {
-    /// Reads the keys once. A file that is no good is a mistake; a URL that does not answer may
-    /// yet.
+    /// Reads the keys once. A bad file is an error; a URL that does not answer is not, because it
+    /// may later.
     pub(in crate::gateway::principal) async fn start(
         settings: &config::Jwt,
         metrics: Metrics,
@@ -113,7 +113,7 @@ impl Keeper {
         })
     }
 
-    /// The keys that are good now; or, in a word, why there are none.
+    /// The keys that are valid now, or a label that says why there are none.
     pub(super) fn current(&self) -> Result<Arc<KeySet>, &'static str> {
         let held = self.shared.held.load();
         match (&held.keys, held.read_at) {
@@ -125,10 +125,10 @@ impl Keeper {
         }
     }
 
-    /// Reads the keys because a token is not of those we have, unless that was done a moment ago.
-    /// Whether they may be others now.
+    /// Reads the keys again because a token has an unknown key, unless that was done a moment ago.
+    /// Returns whether the keys may have changed.
     ///
-    /// Who comes while somebody else is reading waits for that.
+    /// If another task is reading, this waits for it.
     pub(super) async fn ask_again(&self) -> bool {
         let before = self.shared.held.load().bytes.clone();
         let mut last = self.shared.reading.lock().await;
@@ -140,12 +140,12 @@ impl Keeper {
     }
 }
 
-/// The same keys may be expected there.
+/// Whether both settings name the same source of keys.
 fn is_same_place(one: &config::Jwt, other: &config::Jwt) -> bool {
     one.keys() == other.keys() && one.algorithms == other.algorithms
 }
 
-/// Reads the keys now and then, for as long as it is kept.
+/// Reads the keys at intervals until it is aborted.
 async fn keep(shared: Arc<Shared>) {
     let mut failures = 0;
     loop {
@@ -167,12 +167,12 @@ impl Shared {
         }
     }
 
-    /// How long to wait before reading, after so many failures in a row.
+    /// The delay before the next reading, after `failures` failures in a row.
     fn pause(&self, failures: u32) -> Duration {
         match (&self.place, failures, self.held.load().keys.is_some()) {
             (Place::File(_) | Place::Secret(_), _, _) => FILE_EVERY,
             (Place::Url(_), 0, true) => self.settings.refresh,
-            // The first reading, at the start, may have failed as well.
+            // The first reading, at the start, may have failed too.
             (Place::Url(_), failures, _) => RETRY_MIN
                 .saturating_mul(1 << failures.min(5))
                 .min(RETRY_MAX)
@@ -180,15 +180,16 @@ impl Shared {
         }
     }
 
-    /// Reads the keys. `_reading` shows that nobody else does.
+    /// Reads the keys. `_reading` proves that the caller holds the lock.
     async fn read(&self, _reading: &mut Option<Instant>) -> Result<(), String> {
         let (read, held) = (self.bytes().await, self.held.load_full());
         let parsed = read.and_then(|bytes| match &held.keys {
-            // Most of the time nothing has changed.
+            // Usually nothing has changed.
             Some(keys) if held.bytes == bytes => Ok((keys.clone(), bytes)),
             _ => self.parse(&bytes).map(|keys| (Arc::new(keys), bytes)),
         });
-        // Where there never was a key none was withdrawn: somebody has yet to put one there.
+        // If there never was a key, an empty set is not a withdrawal: the key has yet to be
+        // provided.
         let parsed = parsed.and_then(|(keys, bytes)| match keys.lack() {
             Some(lack) if held.keys.is_none() => Err(lack.to_owned()),
             _ => Ok((keys, bytes)),

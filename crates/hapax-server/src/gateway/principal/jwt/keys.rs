@@ -1,27 +1,28 @@
-//! The keys that tokens are verified with.
+//! The keys that verify tokens.
 
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey};
 use serde::Deserialize;
 
-/// More keys than any issuer has at a time.
+/// Limit on the keys of a set; more than any issuer uses at a time.
 const KEYS_MAX: usize = 100;
-/// Shorter ones can be broken, and are refused by the cryptography too.
+/// The minimal RSA modulus. Shorter keys can be broken, and the cryptography library refuses them
+/// too.
 const RSA_BYTES_MIN: usize = 2048 / 8;
 
-/// Keys, and the algorithms that are allowed at all.
+/// Keys, and the allowed algorithms.
 pub(super) struct KeySet {
     keys: Vec<VerifyingKey>,
     algorithms: Vec<Algorithm>,
-    /// Why there is no key, if there is none.
+    /// Why there is no usable key, if there is none.
     lack: Option<String>,
 }
 
 /// One key.
 pub(super) struct VerifyingKey {
     name: Option<String>,
-    /// What it may have signed with: of the allowed algorithms those that fit its kind, and if it
-    /// says one itself, that one.
+    /// The algorithms that it may verify: the allowed ones that fit its kind, or only the one that
+    /// the key itself names.
     pub(super) algorithms: Vec<Algorithm>,
     pub(super) key: DecodingKey,
 }
@@ -32,8 +33,8 @@ struct Document {
 }
 
 impl KeySet {
-    /// Public keys: a JWK set, or one key in PEM. What can be read may hold no key for us: whoever
-    /// withdraws their last one says just that.
+    /// Reads public keys: a JWK set, or one key in PEM. A readable document may hold no usable key:
+    /// that is how an issuer withdraws its last one.
     pub(super) fn public(text: &[u8], algorithms: &[Algorithm]) -> Result<KeySet, String> {
         let is_set = text.trim_ascii().starts_with(b"{");
         let keys = if is_set {
@@ -55,8 +56,8 @@ impl KeySet {
         })
     }
 
-    /// A shared secret: the bytes as they are, but for a newline at their end. As long as the
-    /// digest at least (RFC 7518 section 3.2).
+    /// Reads a shared secret: the bytes as they are, without a newline at the end. It must be at
+    /// least as long as the digest (RFC 7518 section 3.2).
     pub(super) fn secret(bytes: &[u8], algorithms: &[Algorithm]) -> Result<KeySet, String> {
         let secret = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         let secret = secret.strip_suffix(b"\r").unwrap_or(secret);
@@ -92,18 +93,18 @@ impl KeySet {
         self.keys.len()
     }
 
-    /// Why no token can be good, if there is no key to verify one with.
+    /// Why no token can be valid, if there is no key to verify one with.
     pub(super) fn lack(&self) -> Option<&str> {
         self.lack.as_deref()
     }
 
-    /// Whether there are keys that are not told by name.
+    /// Whether there are keys without a name.
     pub(super) fn has_nameless(&self) -> bool {
         self.keys.iter().any(|key| key.name.is_none())
     }
 
-    /// The keys that a token may mean: those of that name, and those without one. A key that has a
-    /// name is meant by that alone.
+    /// The keys that may have signed a token: those with the name it gives, and those without a
+    /// name. A key with a name is used only for tokens that give that name.
     pub(super) fn named(&self, name: Option<&str>) -> impl Iterator<Item = &VerifyingKey> {
         self.keys
             .iter()
@@ -128,7 +129,7 @@ fn jwk_set(text: &[u8], algorithms: &[Algorithm]) -> Result<Vec<VerifyingKey>, S
             document.keys.len()
         ));
     }
-    // An issuer may have keys for other purposes, and of kinds that we do not know.
+    // An issuer may have keys for other purposes, and of unknown kinds. Those are skipped.
     let jwks = document
         .keys
         .into_iter()
@@ -144,7 +145,7 @@ fn words(algorithms: &[Algorithm]) -> String {
         .join(", ")
 }
 
-/// A key, if it is meant for verifying and fits an algorithm that is allowed.
+/// The key, if it is meant for verifying and fits an allowed algorithm.
 fn verifying(jwk: &Jwk, allowed: &[Algorithm]) -> Option<VerifyingKey> {
     let common = &jwk.common;
     let is_for_signatures = common
@@ -181,8 +182,8 @@ fn is_long_enough(key: &DecodingKey) -> bool {
     }
 }
 
-/// Whether a key of this kind can sign by that algorithm. A secret never does here: it would stand
-/// where everybody can read it.
+/// Whether a key of this kind can sign with that algorithm. Shared secrets are never accepted here:
+/// a JWK set is public.
 fn is_of_kind(key: &AlgorithmParameters, algorithm: Algorithm) -> bool {
     match key {
         AlgorithmParameters::RSA(_) => algorithm.family() == AlgorithmFamily::Rsa,

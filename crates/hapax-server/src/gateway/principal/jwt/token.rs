@@ -1,4 +1,4 @@
-//! One token: its head, and whether a key of ours has signed it.
+//! Parses one token, and checks that a configured key has signed it.
 
 use jsonwebtoken::crypto::verify;
 use jsonwebtoken::dangerous::insecure_decode_claims;
@@ -8,14 +8,14 @@ use serde_json::Value;
 use super::Flawed;
 use super::keys::KeySet;
 
-/// Tokens that say what they are for are taken if they are for this (RFC 8725 section 3.11, RFC
-/// 9068): the same keys may sign others, such as one that ends a session, and those are no
+/// The accepted values of `typ`, if a token has one (RFC 8725 section 3.11, RFC 9068). The same
+/// keys may sign tokens for other purposes, such as ending a session, and those are not
 /// credentials.
 const KINDS: [&str; 2] = ["jwt", "at+jwt"];
 
 impl KeySet {
-    /// What a token claims, if a key of this set has signed it. What the claims are worth is not
-    /// judged here.
+    /// The claims of a token, if a key of this set has signed it. The claims themselves are not
+    /// checked here.
     pub(super) fn verify(&self, token: &str) -> Result<Value, Flawed> {
         let header = decode_header(token).map_err(|_| Flawed::Malformed)?;
         if header.crit.is_some() {
@@ -42,7 +42,8 @@ impl KeySet {
             if verify(signature, message.as_bytes(), &key.key, header.alg)
                 .map_err(|_| Flawed::Malformed)?
             {
-                // Verified by now. The claims have rules of their own, stricter than the library's.
+                // The signature is verified at this point. `Rules` checks the claims, more strictly
+                // than the library.
                 return insecure_decode_claims(token).map_err(|_| Flawed::Malformed);
             }
         }

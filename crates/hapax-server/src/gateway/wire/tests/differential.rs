@@ -1,4 +1,4 @@
-//! Whatever the scanner lets through, the library must see as the very same requests.
+//! Checks that the HTTP library sees exactly the requests that the scanner lets through.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -17,13 +17,13 @@ use super::{limits, settings};
 
 const CASES: usize = 4_000;
 
-/// What somebody saw on a connection.
+/// What the scanner or the library saw on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     Request {
         method: String,
         target: String,
-        /// None if it broke off.
+        /// `None` if the body broke off.
         body: Option<Vec<u8>>,
     },
     Refused(Refusal),
@@ -114,7 +114,7 @@ fn by_scanner(input: &[u8]) -> Vec<Seen> {
     }
 }
 
-/// Method, target, and whether the connection closes after it.
+/// The method, the target, and whether the connection closes after the request.
 fn read_head(head: &[u8]) -> (String, String, bool) {
     let head = String::from_utf8_lossy(head);
     let head = head.trim_start();
@@ -152,7 +152,8 @@ fn plain(target: &str) -> String {
     }
 }
 
-/// The library's view of the same connection, which it reads through a wire in random parts.
+/// The library's view of the same connection, which it reads through a wire in pieces of random
+/// size.
 async fn by_library(input: &[u8], random: &mut Random) -> Vec<Seen> {
     let (client, server) = tokio::io::duplex(4 << 10);
     let (wire, handle) = Wire::new(server, BytesMut::new(), settings());
@@ -178,7 +179,7 @@ async fn by_library(input: &[u8], random: &mut Random) -> Vec<Seen> {
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(random.between(1, rest.len().min(200)));
             rest = behind;
-            // The server may have closed: what it saw until then is what counts.
+            // The server may have closed; the test compares what it saw until then.
             if writer.write_all(part).await.is_err() {
                 return;
             }
@@ -335,7 +336,7 @@ fn damage(input: &mut Vec<u8>, random: &mut Random) {
             input.splice(line..line, extra.bytes());
         }
         _ => {
-            // A bare line feed where there was a whole end.
+            // Leaves a bare line feed in place of a CRLF.
             if let Some(end) = memchr::memmem::find(&input[at..], b"\r\n") {
                 input.remove(at + end);
             }
@@ -365,7 +366,7 @@ const EXTRA: &[&str] = &[
     "GET /inner HTTP/1.1\r\nHost: h.example\r\n\r\n",
 ];
 
-/// Splitmix: small, and the same everywhere.
+/// The SplitMix64 generator: small, and the same on every platform.
 struct Random(u64);
 
 impl Random {

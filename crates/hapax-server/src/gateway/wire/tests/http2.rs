@@ -1,4 +1,4 @@
-//! What is refused of a request over HTTP/2.
+//! Which requests over HTTP/2 are refused.
 
 use http::Request;
 

@@ -1,5 +1,5 @@
-//! The scanner against a table and against the library it protects, and the wire under a real
-//! server connection.
+//! Tests the scanner against a table and against the HTTP library it protects, and the wire under a
+//! real server connection.
 
 mod differential;
 mod http2;

@@ -1,16 +1,16 @@
-//! Raw bytes and what becomes of them, however they are cut.
+//! Raw bytes and the verdict on them, which must not depend on how they are split.
 
 use super::super::{Refusal, Scanner};
 use super::limits;
 
-/// What becomes of all the bytes of a connection.
+/// The verdict on all the bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// So many whole requests, and nothing behind them.
+    /// This many whole requests, and nothing after them.
     Good(u64),
-    /// So many heads, and more is awaited.
+    /// This many heads, and the scanner waits for more bytes.
     Waits(u64),
-    /// So many heads, and then this.
+    /// This many heads, and then this refusal.
     Refused(u64, Refusal),
 }
 
@@ -53,7 +53,7 @@ fn check_all(table: &[(&str, Verdict)]) {
     }
 }
 
-/// A whole request with one more field.
+/// A whole request with one additional field.
 fn with(field: &str) -> String {
     format!("GET / HTTP/1.1\r\n{field}\r\n{HOST}")
 }
@@ -559,6 +559,6 @@ fn a_common_head_costs_next_to_nothing() {
     }
     let each = start.elapsed() / rounds;
     println!("{each:?} for a request of {} bytes", head.len());
-    // By far more than the 0.4 it takes when optimised, so that no busy machine fails it.
+    // Far above the 0.4 µs of an optimized build, so that the test passes on a busy machine too.
     assert!(each < std::time::Duration::from_micros(50), "{each:?}");
 }

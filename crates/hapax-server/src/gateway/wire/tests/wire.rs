@@ -1,4 +1,4 @@
-//! The wire under a real server connection of the HTTP library.
+//! Tests the wire under a real server connection of the HTTP library.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use super::settings;
 
 const GET: &str = "GET /good HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A client's side of a connection, and the server on the other.
+/// A client's side of a connection, and the server on the other side.
 struct Pair {
     client: DuplexStream,
     server: JoinHandle<hyper::Result<()>>,
@@ -28,7 +28,8 @@ struct Pair {
 }
 
 impl Pair {
-    /// With so many bytes on the way at most, and what the listener has already read.
+    /// `buffer` limits the bytes in flight; `sniffed` are the bytes that the listener has already
+    /// read.
     fn new(buffer: usize, sniffed: &[u8]) -> Pair {
         let (client, server) = duplex(buffer);
         let (wire, handle) = Wire::new(server, BytesMut::from(sniffed), settings());
@@ -52,14 +53,14 @@ impl Pair {
         self.client.write_all(bytes.as_bytes()).await.unwrap();
     }
 
-    /// Everything until the server closes.
+    /// Everything that the server sends until it closes.
     async fn rest(&mut self) -> String {
         let mut bytes = Vec::new();
         self.client.read_to_end(&mut bytes).await.unwrap();
         String::from_utf8(bytes).unwrap()
     }
 
-    /// One answer, which ends in an empty line and two bytes.
+    /// One answer, which ends in an empty line and a body of two bytes.
     async fn answer(&mut self) -> String {
         let mut bytes = Vec::new();
         while !bytes.windows(4).any(|window| window == b"\r\n\r\n") {
@@ -130,7 +131,7 @@ fn answer(status: StatusCode) -> Response<Full<Bytes>> {
     response
 }
 
-/// The other protocol: what comes goes back.
+/// The other protocol: it echoes what it receives.
 async fn echo(request: Request<Incoming>) {
     let upgraded = TokioIo::new(hyper::upgrade::on(request).await.unwrap());
     let (mut reader, mut writer) = tokio::io::split(upgraded);
@@ -255,7 +256,7 @@ async fn an_idle_connection_is_closed_in_good_order() {
         pair.answer().await;
     }
     let start = Instant::now();
-    // An empty line is no request.
+    // An empty line is not a request.
     pair.send("\r\n").await;
     assert_eq!(pair.rest().await, "");
     assert!(
@@ -275,7 +276,7 @@ async fn a_body_that_stalls_or_trickles_breaks_off() {
         pair.send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n")
             .await;
         while !pair.server.is_finished() && pair.log().is_empty() {
-            // Awake at the moment in which the server gives up, or when the next bytes are due.
+            // Wakes when the server gives up, or when the next bytes are due.
             let due = Duration::from_secs(pause);
             if tokio::time::timeout(due, pair.client.read_u8())
                 .await
@@ -327,7 +328,8 @@ async fn an_early_answer_arrives_although_the_client_is_still_sending() {
     let mut pair = Pair::new(8 << 10, b"");
     pair.send("POST /early HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n")
         .await;
-    // Twelve times what fits: it is only taken because somebody reads it after the answer.
+    // Twelve times what fits into the buffer: the send succeeds only if the server reads on after
+    // its answer.
     pair.send(&"x".repeat(100_000)).await;
     assert!(pair.rest().await.starts_with("HTTP/1.1 413"));
     let start = Instant::now();

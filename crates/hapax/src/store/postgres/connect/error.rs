@@ -1,4 +1,4 @@
-//! Why no connection came to be, as what a user can act on.
+//! Connection errors, by what a user can do about them.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -11,48 +11,48 @@ use tokio_postgres::error::DbError;
 use super::shown;
 use crate::store::postgres::options::{Found, Host, Place};
 
-/// Why no connection came to be. The text says what to do; it names the host, the database and the
-/// user, and never shows a password.
+/// Why a connection failed. The text says what to do. It names the host, the database and the user,
+/// and never shows a password.
 pub struct ConnectError {
     kind: ConnectKind,
     text: String,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
-/// What a connection failed for.
+/// The kind of a connection error.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ConnectKind {
-    /// Nobody listens there, or there is no way to get there.
+    /// No server listens at the address, or the address cannot be reached.
     Refused,
-    /// Nobody knows that name.
+    /// The host name cannot be resolved.
     NoSuchHost,
-    /// Nobody answered in time.
+    /// The server did not answer in time.
     Timeout,
-    /// The password is wrong, or there is none.
+    /// The password is wrong or missing.
     Password,
     /// There is no such database.
     NoSuchDatabase,
     /// The server's `pg_hba.conf` does not let this user in from here, or the role may not log in
     /// or connect.
     NotAdmitted,
-    /// TLS is wanted and the server has none.
+    /// TLS is required and the server does not offer it.
     NoTls,
-    /// The server's certificate is not to be trusted.
+    /// The server's certificate is not trusted.
     Untrusted,
     /// TLS failed for another reason.
     Tls,
-    /// A file that TLS needs is not there or not right.
+    /// A file that TLS needs is missing or invalid.
     Files,
-    /// The server takes no writes: it is a standby, or it was told so.
+    /// The server accepts no writes: it is a standby, or was made read-only.
     ReadOnly,
     /// The server is too old.
     TooOld,
     /// The server has no connection left, or is starting or stopping.
     Busy,
-    /// The server said something else, or nothing that makes sense.
+    /// Another error of the server, or a reply that makes no sense.
     Other,
-    /// Several hosts, each for a reason of its own: the text has them all.
+    /// Several hosts failed for different reasons: the text has them all.
     Several,
 }
 
@@ -73,12 +73,12 @@ impl ConnectError {
         self
     }
 
-    /// What it failed for.
+    /// The kind of the error.
     pub fn kind(&self) -> ConnectKind {
         self.kind
     }
 
-    /// Whether somebody was there at all.
+    /// Whether a server was reached.
     pub(super) fn was_reached(&self) -> bool {
         !matches!(
             self.kind,
@@ -86,7 +86,7 @@ impl ConnectError {
         )
     }
 
-    /// Whether it may go better with TLS, or without.
+    /// Whether a try with TLS, or without it, might succeed.
     pub(super) fn may_be_of_tls(&self) -> bool {
         matches!(
             self.kind,
@@ -97,7 +97,7 @@ impl ConnectError {
         )
     }
 
-    /// What to say when every host failed.
+    /// Combines the errors of all hosts.
     pub(super) fn of_all(mut failures: Vec<ConnectError>) -> ConnectError {
         if failures.len() == 1 {
             return failures.remove(0);
@@ -130,7 +130,7 @@ impl fmt::Display for ConnectError {
     }
 }
 
-/// The text: what to do is worth more than the names of fields.
+/// Prints the text, because what to do is more useful than the fields.
 impl fmt::Debug for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
@@ -145,7 +145,7 @@ impl Error for ConnectError {
     }
 }
 
-/// Whom it is about.
+/// The host, database and user that an error is about.
 pub(super) struct Subject<'a> {
     pub(super) host: &'a Host,
     pub(super) database: &'a str,
@@ -205,7 +205,7 @@ impl Subject<'_> {
         )
     }
 
-    /// What the driver said, as what a user can act on.
+    /// Turns a driver error into one that a user can act on.
     pub(super) fn failed(&self, error: tokio_postgres::Error, password: &Found) -> ConnectError {
         let (kind, what) = match (
             error.as_db_error(),
@@ -272,7 +272,7 @@ impl Subject<'_> {
                 ConnectKind::Untrusted,
                 "the server's certificate has expired. Renew it".to_owned(),
             ),
-            // The signature is bad where another authority has the name of a trusted one.
+            // A bad signature means that another authority has the same name as a trusted one.
             InvalidCertificate(
                 CertificateError::UnknownIssuer | CertificateError::BadSignature,
             ) => {
@@ -372,8 +372,8 @@ fn no_password(password: &Found) -> String {
     )
 }
 
-/// The code of what went wrong. PgBouncer has one for everything, its own and what it hands on from
-/// the server, so that its words must do.
+/// The SQLSTATE of an error. PgBouncer uses one code for its own errors and for those it forwards,
+/// so the message has to distinguish them.
 fn code_of(said: &DbError) -> &str {
     const BY_WORDS: [(&str, &str); 11] = [
         ("no such database", "3D000"),
@@ -403,13 +403,13 @@ fn code_of(said: &DbError) -> &str {
     }
 }
 
-/// A name as SQL has it.
+/// A quoted SQL identifier.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// The first of this type among the reasons of an error. An error of the system may hold another
-/// inside, which is no reason by its own account.
+/// The first error of type `E` in the chain of causes. An `io::Error` may wrap an error that
+/// `source` does not return.
 fn cause<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
     let inner = |error: &'a (dyn Error + 'static)| match error
         .downcast_ref::<io::Error>()

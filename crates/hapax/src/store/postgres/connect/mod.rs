@@ -1,4 +1,4 @@
-//! Gets a connection, or says why there is none.
+//! Makes a connection, or explains why that failed.
 
 mod error;
 #[cfg(test)]
@@ -24,20 +24,20 @@ use self::error::Subject;
 use super::options::{ConnectOptions, Found, Host, Mode, Place};
 use super::tls;
 
-/// Postgres from which on the store's tables can be swept as they are.
+/// The first major version of Postgres that the schema supports.
 const VERSION_NEEDED: u32 = 14;
 
-/// A connection that works. To drop it closes the socket at once, whatever is under way.
+/// A working connection. Dropping it closes the socket at once, even during a statement.
 pub(super) struct Connected {
     /// Sends statements.
     pub(super) client: Client,
-    /// Is cancelled when the connection has ended, for whatever reason.
+    /// Cancelled when the connection has ended, for any reason.
     pub(super) closed: CancellationToken,
     _task: AbortOnDropHandle<()>,
 }
 
-/// A connection to the first host that takes writes, within the timeout of the options. Each host
-/// has its share of that time, so that one which swallows everything leaves some for the next.
+/// Connects to the first host that accepts writes, within the timeout of the options. Each host
+/// gets a share of that time, so that an unresponsive one leaves time for the next.
 pub(super) async fn connect(options: &ConnectOptions) -> Result<Connected, ConnectError> {
     let deadline = Instant::now() + options.timeout;
     let tls = connector(options).await?;
@@ -60,7 +60,7 @@ pub(super) async fn connect(options: &ConnectOptions) -> Result<Connected, Conne
     Err(ConnectError::of_all(failures))
 }
 
-/// `None` where TLS is never spoken. Files are read for it, some of them large.
+/// Reads the certificate files, some of which are large. `None` if TLS is never used.
 async fn connector(options: &ConnectOptions) -> Result<Option<MakeRustlsConnect>, ConnectError> {
     let sockets_only = options
         .hosts
@@ -73,19 +73,19 @@ async fn connector(options: &ConnectOptions) -> Result<Option<MakeRustlsConnect>
     match tokio::task::spawn_blocking(move || tls::connector(&options)).await {
         Ok(made) => made.map(Some),
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime is shutting down, and nobody is left to wait for this.
+        // The runtime is shutting down, and nothing waits for the result.
         Err(_) => std::future::pending().await,
     }
 }
 
-/// When the next of so many must be done.
+/// The deadline of the next of `count` tries.
 fn share(deadline: Instant, count: usize) -> Instant {
     let now = Instant::now();
     let count = u32::try_from(count.max(1)).unwrap_or(u32::MAX);
     now + deadline.saturating_duration_since(now) / count
 }
 
-/// One host, and how to get there.
+/// One host, and the options to reach it.
 struct Way<'a> {
     options: &'a ConnectOptions,
     host: &'a Host,
@@ -111,7 +111,7 @@ impl Way<'_> {
             let begun = Instant::now();
             match timeout_at(until, self.connect_to(*address)).await {
                 Ok(Ok(connected)) => return Ok(connected),
-                // Whoever was reached at one address says the same at another.
+                // The server was reached, and would give the same error at another address.
                 Ok(Err(error)) if error.was_reached() => return Err(error),
                 Ok(Err(error)) => failure = Some(error),
                 Err(_) => failure = Some(self.subject().timed_out(begun.elapsed())),
@@ -144,7 +144,7 @@ impl Way<'_> {
         match second.filter(|_| failure.may_be_of_tls()) {
             Some(second) => match self.attempt(address, second).await {
                 Ok(connected) => self.admit(connected).await,
-                // Where neither way is open, what was wrong with the better one tells more.
+                // If both modes fail, the error of the preferred one is more useful.
                 Err(again) if again.kind() == ConnectKind::NotAdmitted => Err(failure),
                 Err(again) => Err(again),
             },
@@ -152,8 +152,8 @@ impl Way<'_> {
         }
     }
 
-    /// What to try, and what next if TLS or the lack of it was the trouble. Sockets of this machine
-    /// know no TLS.
+    /// The TLS mode to try first, and the one to try if TLS, or the lack of it, was the problem.
+    /// Unix sockets do not use TLS.
     fn modes(&self) -> (SslMode, Option<SslMode>) {
         match self.options.tls.mode {
             _ if matches!(self.host.place, Place::Socket(_)) => (SslMode::Disable, None),
@@ -195,8 +195,7 @@ impl Way<'_> {
         config
     }
 
-    /// Lets in only a server that takes writes: a replica may not have what was written a moment
-    /// ago.
+    /// Accepts only a server that accepts writes: a replica may lack recent writes.
     async fn admit(&self, connected: Connected) -> Result<Connected, ConnectError> {
         const ASK: &str = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only'), \
                            pg_catalog.current_setting('server_version_num')";
@@ -255,8 +254,8 @@ where
 {
     while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
         match message {
-            // Said before the statement's last word, which therefore never arrives: whoever sent it
-            // learns that nobody knows.
+            // The server sends this notice before the statement's completion. The connection ends
+            // here, so the completion never arrives and the statement counts as unacknowledged.
             Ok(AsyncMessage::Notice(said)) if is_unconfirmed(&said) => {
                 tracing::error!(
                     "the wait for a synchronous standby was cancelled; what was to be confirmed counts as not acknowledged"
@@ -273,14 +272,14 @@ where
     drop(closed);
 }
 
-/// Whether this says that a commit is on the primary alone: when its wait for a synchronous standby
-/// is cancelled, the server reports success all the same. Known by the place it comes from, as its
-/// words are translated and its code is that of every warning.
+/// Whether this notice says that a commit is on the primary only. When the wait for a synchronous
+/// standby is cancelled, the server still reports success. The notice is recognised by the server
+/// routine that sends it, because its text is translated and its code is that of every warning.
 fn is_unconfirmed(said: &DbError) -> bool {
     said.routine() == Some("SyncRepWaitForLSN")
 }
 
-/// So long, as a user reads it.
+/// The duration as shown to a user.
 fn shown(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
 }

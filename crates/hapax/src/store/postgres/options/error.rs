@@ -1,13 +1,12 @@
-//! What can be wrong with the text that says where a database is.
+//! Errors in the text that says where a database is.
 
 use std::fmt;
 
-/// Why a text does not say how to reach a database. The text says what to do, and never shows a
-/// password.
+/// Why a connection text is invalid. The message says what to do, and never shows a password.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// The text is of something else.
+    /// The text does not name a Postgres database.
     #[error(
         "that is not the address of a Postgres database: write postgres://user@host:port/database, or host=… dbname=… user=…"
     )]
@@ -15,7 +14,7 @@ pub enum OptionsError {
     /// The text cannot be read.
     #[error("the address of the database cannot be read: {0}")]
     Syntax(&'static str),
-    /// Hapax takes no such parameter.
+    /// Hapax does not know this parameter.
     #[error(
         "{name:?} is not a parameter that Hapax takes. It takes: {}",
         super::names()
@@ -24,38 +23,38 @@ pub enum OptionsError {
         /// The parameter.
         name: String,
     },
-    /// There is such a parameter, but Hapax does not do what it says.
+    /// The parameter exists in libpq, but Hapax does not support it.
     #[error(
         "{name} cannot be used, as Hapax does not do what it says: leave it out. \
          Settings of a session can be given to the role: ALTER ROLE … IN DATABASE … SET …"
     )]
     Refused {
-        /// The parameter, or the variable that speaks for it.
+        /// The parameter, or its environment variable.
         name: &'static str,
     },
-    /// The value of a parameter makes no sense.
+    /// The value of a parameter is invalid.
     #[error("{name} is {value:?}: it takes {expected}")]
     Value {
-        /// The parameter, or the variable that speaks for it.
+        /// The parameter, or its environment variable.
         name: String,
-        /// Its value. Never a password's: no password is wrong before the server says so.
+        /// Its value. Never a password: only the server can find a password wrong.
         value: String,
-        /// What it should be.
+        /// The values it accepts.
         expected: &'static str,
     },
-    /// Nobody says whose certificates to trust.
+    /// No trusted certificates are given.
     #[error(
         "sslmode=verify-ca and verify-full take somebody to trust: sslrootcert=FILE with the authority's certificate, or sslrootcert=system"
     )]
     NoRoots,
-    /// Nobody says who connects.
+    /// No user is given.
     #[error(
         "nobody says as which user to connect: put it into the address (postgres://user@…), or set PGUSER"
     )]
     NoUser,
 }
 
-/// The text, for a `main` that returns the error: what to do is worth more than the names of
+/// Prints the message, for a `main` that returns the error: what to do is more useful than the
 /// fields.
 impl fmt::Debug for OptionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,6 @@
-//! Where the database is and how to get in: URLs, `key=value`, and what the environment adds.
+//! Where the database is and how to connect: URLs, `key=value` texts, and the environment.
 //!
-//! As libpq has it where it is taken at all: [`ConnectOptions`] has what differs.
+//! Parameters follow libpq, except as described at [`ConnectOptions`].
 
 mod error;
 mod passfile;
@@ -37,28 +37,28 @@ const SOCKETS: [&str; 3] = ["/var/run/postgresql", "/run/postgresql", "/tmp"];
 /// # Ok::<(), hapax::store::postgres::OptionsError>(())
 /// ```
 ///
-/// Parameters mean what they mean to libpq, with these departures: the server must take writes,
-/// whatever `target_session_attrs` says, as a replica may lag behind and a record must not;
-/// `connect_timeout` bounds all hosts together and is 5 s unless said otherwise, also where libpq
-/// would wait for ever; keepalives begin after 10 s. What Hapax does not take is refused, by its
-/// name: `options` among them, as settings of a session do not hold behind a pooler, and `service`.
+/// Parameters mean what they mean in libpq, with these differences. The server must accept writes,
+/// whatever `target_session_attrs` says, because a replica may lag behind. `connect_timeout`
+/// applies to all hosts together and is 5 s by default, also where libpq would wait for ever.
+/// Keepalives begin after 10 s. Unsupported parameters are refused by name, including `service` and
+/// `options`: session settings are not reliable behind a pooler.
 #[derive(Clone)]
 pub struct ConnectOptions {
-    /// All but hosts, passwords and TLS.
+    /// Everything except hosts, passwords and TLS.
     pub(super) config: Config,
     pub(super) hosts: Vec<Host>,
     pub(super) user: String,
     pub(super) database: String,
     /// For all hosts together.
     pub(super) timeout: Duration,
-    /// Whether the hosts are tried in any order rather than in theirs.
+    /// Whether the hosts are tried in random order.
     pub(super) shuffled: bool,
     pub(super) tls: TlsOptions,
     password: Option<String>,
     passfile: Option<Passfile>,
 }
 
-/// The parameters, and the variable that speaks for each; empty where libpq has none.
+/// The supported parameters, each with its environment variable; empty where libpq has none.
 const KNOWN: &[(&str, &str)] = &[
     ("host", "PGHOST"),
     ("hostaddr", "PGHOSTADDR"),
@@ -69,7 +69,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("passfile", "PGPASSFILE"),
     ("application_name", "PGAPPNAME"),
     ("connect_timeout", "PGCONNECT_TIMEOUT"),
-    // No variable: what is spoken is UTF-8, whatever a terminal would like.
+    // No variable: the encoding is always UTF-8, whatever the terminal uses.
     ("client_encoding", ""),
     ("sslmode", "PGSSLMODE"),
     ("sslnegotiation", "PGSSLNEGOTIATION"),
@@ -87,8 +87,8 @@ const KNOWN: &[(&str, &str)] = &[
     ("load_balance_hosts", "PGLOADBALANCEHOSTS"),
 ];
 
-/// Parameters of libpq, with their variables, that restrict or change a connection in ways that are
-/// not done here. To pass over them would promise what does not happen.
+/// Parameters of libpq, with their variables, that restrict or change a connection in unsupported
+/// ways. Ignoring them would promise what does not happen.
 const REFUSED: &[(&str, &str)] = &[
     ("options", "PGOPTIONS"),
     ("service", "PGSERVICE"),
@@ -120,24 +120,24 @@ pub(super) struct Host {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// By name, which is what a certificate is for, and perhaps at an address that needs no looking
-    /// up.
+    /// A host name, which a certificate can be checked against, and an optional address that needs
+    /// no lookup.
     Tcp {
         name: String,
         address: Option<IpAddr>,
     },
-    /// The directory of its socket.
+    /// The directory of a Unix socket.
     Socket(PathBuf),
 }
 
 impl ConnectOptions {
-    /// Reads `postgres://user@host:port/database?…` or `host=… dbname=…`. What it does not say
-    /// comes from the `PG*` variables, then from what libpq would take.
+    /// Reads `postgres://user@host:port/database?…` or `host=… dbname=…`. Missing parameters come
+    /// from the `PG*` variables, then from libpq's defaults.
     pub fn parse(text: &str) -> Result<ConnectOptions, OptionsError> {
         ConnectOptions::parse_with(text, &|name| std::env::var(name).ok())
     }
 
-    /// The same, with the variables of somebody else: `HOME` and `USER` among them.
+    /// The same, with the given environment variables, including `HOME` and `USER`.
     pub fn parse_with(
         text: &str,
         environment: &dyn Fn(&str) -> Option<String>,
@@ -162,7 +162,7 @@ impl ConnectOptions {
             .dbname(&database)
             .application_name(said.get("application_name").unwrap_or("hapax"))
             .keepalives_retries(said.number("keepalives_count")?.unwrap_or(3))
-            // Of a peer that acknowledges nothing any more. The one number of libpq that is in
+            // How long sent data may stay unacknowledged. This is libpq's only timeout in
             // milliseconds.
             .tcp_user_timeout(Duration::from_millis(
                 said.number("tcp_user_timeout")?.unwrap_or(15_000).into(),
@@ -187,7 +187,7 @@ impl ConnectOptions {
         self.hosts.iter().map(Host::to_string).collect()
     }
 
-    /// Who connects.
+    /// The user that connects.
     pub fn user(&self) -> &str {
         &self.user
     }
@@ -197,7 +197,7 @@ impl ConnectOptions {
         &self.database
     }
 
-    /// Under which name the connections are seen in `pg_stat_activity`.
+    /// Sets the name of the connections in `pg_stat_activity`.
     #[must_use]
     pub fn with_application_name(mut self, name: &str) -> Self {
         self.config.application_name(name);
@@ -214,10 +214,10 @@ impl ConnectOptions {
     }
 }
 
-/// When a silent peer is asked whether it is still there, unless the user says otherwise.
+/// When an idle connection is probed, by default.
 const KEEPALIVES: &str = "keepalives_idle=10 keepalives_interval=5";
 
-/// What [`Config`] reads itself, and what it takes.
+/// Parameters that [`Config`] parses itself, and the values it accepts.
 const CHOICES: &[(&str, &str)] = &[
     ("sslnegotiation", "postgres or direct"),
     ("channel_binding", "disable, prefer or require"),
@@ -232,18 +232,18 @@ const PLACES: &[(&str, &str)] = &[
     ("port", "a number from 1 to 65535"),
 ];
 
-/// What was said: the value of each parameter, and the name under which it was said.
+/// The value of each parameter, and the name of the parameter or variable that set it.
 struct Parameters(BTreeMap<&'static str, (String, &'static str)>);
 
 impl Parameters {
-    /// An empty value is as good as none, as everywhere in libpq.
+    /// Reads the text and the environment. An empty value counts as missing, as in libpq.
     fn read(
         text: &str,
         environment: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Parameters, OptionsError> {
         let mut said = BTreeMap::new();
-        // Of what is said twice the last word counts, as in libpq:
-        // `postgres://user@host/db?user=other` is of the other user.
+        // The last value of a repeated parameter counts, as in libpq:
+        // `postgres://user@host/db?user=other` connects as `other`.
         for (name, value) in text::read(text)? {
             if let Some((name, _)) = REFUSED.iter().find(|(refused, _)| *refused == name) {
                 return Err(OptionsError::Refused { name });
@@ -272,8 +272,7 @@ impl Parameters {
         self.0.get(name).map(|(value, _)| value.as_str())
     }
 
-    /// The value as a whole number. libpq's zero and its negative numbers all mean "as if it were
-    /// not there".
+    /// The value as an integer. Zero and negative numbers mean "not set", as in libpq.
     fn number(&self, name: &'static str) -> Result<Option<u32>, OptionsError> {
         let number = self.get(name).map(|value| value.trim().parse::<i32>());
         match number.transpose() {
@@ -284,7 +283,7 @@ impl Parameters {
         }
     }
 
-    /// Has values read by [`Config`], one by one so that a wrong one is known by its name.
+    /// Lets [`Config`] parse values, one by one, so that an error names the parameter.
     fn config(
         &self,
         defaults: &str,
@@ -302,7 +301,7 @@ impl Parameters {
         Ok(config)
     }
 
-    /// Refuses what would have us talk to a replica, in another encoding, or hidden in another way.
+    /// Refuses values that would use a replica, another encoding, or GSSAPI encryption.
     fn check_session(&self) -> Result<(), OptionsError> {
         let checks: [(_, &[&str], _); 3] = [
             (
@@ -367,8 +366,7 @@ impl Parameters {
         (0..count).map(host).collect()
     }
 
-    /// What to say of a value that makes no sense. Never of a password: those are taken as they
-    /// are.
+    /// The error for an invalid value. Never used for passwords, which are not checked.
     fn bad(&self, name: &'static str, expected: &'static str) -> OptionsError {
         let (value, name) = self.0.get(name).cloned().unwrap_or((String::new(), name));
         OptionsError::Value {
@@ -379,7 +377,7 @@ impl Parameters {
     }
 }
 
-/// Where a server is that nobody has named: at a socket if there is one, else on this machine.
+/// The default place of a server: a Unix socket if there is one, else localhost.
 fn usual_place(port: u16) -> Place {
     let socket = SOCKETS
         .iter()
@@ -404,7 +402,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// A URL that says where and who, and never the password.
+/// A URL with the places, the user and the database, without the password.
 impl fmt::Display for ConnectOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "postgres://{}@", escaped(&self.user))?;
@@ -424,7 +422,7 @@ impl fmt::Display for ConnectOptions {
     }
 }
 
-/// The same: a password must not come into a log by way of a field somewhere.
+/// The same as `Display`, so that no password gets into a log.
 impl fmt::Debug for ConnectOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")

@@ -6,24 +6,22 @@ use std::path::{Path, PathBuf};
 
 use super::{Host, Place};
 
-/// A file of passwords, read anew for each connection: a password that was changed there needs no
-/// restart.
+/// A password file, read for each connection, so that a changed password needs no restart.
 #[derive(Clone)]
 pub(in super::super) struct Passfile {
     pub(in super::super) path: PathBuf,
 }
 
-/// What a file of passwords had to say.
+/// The result of searching a password file.
 pub(in super::super) enum Found {
     Password(String),
     Nothing,
-    /// It was not used, and why: the user will want to know when the server asks for a password in
-    /// vain.
+    /// The file was not used, and why. The user sees the reason if the server asks for a password.
     NotUsed(String),
 }
 
 impl Passfile {
-    /// Looks for the first line that fits.
+    /// Finds the first matching line.
     pub(in super::super) fn find(&self, host: &Host, database: &str, user: &str) -> Found {
         let metadata = match fs::metadata(&self.path) {
             Ok(metadata) => metadata,
@@ -61,7 +59,7 @@ fn is_open_to_others(_: &fs::Metadata) -> bool {
     false
 }
 
-/// A host by the name it has in a file of passwords. The usual sockets are `localhost` there.
+/// The name of a host in a password file. The usual sockets are called `localhost` there.
 fn name_of(host: &Host) -> &str {
     match &host.place {
         Place::Tcp { name, .. } => name,
@@ -85,8 +83,8 @@ fn password_in(text: &str, wanted: &[&str; 4]) -> Option<String> {
         })
 }
 
-/// Four fields, each with whether anything in it was escaped (an escaped `*` is a star), and the
-/// rest of the line.
+/// The four fields, each with whether anything in it was escaped (an escaped `*` is not a
+/// wildcard), and the rest of the line.
 fn fields_of(line: &str) -> Option<([(String, bool); 4], String)> {
     let mut characters = line.trim_end_matches('\r').chars();
     let fields = [
@@ -95,7 +93,7 @@ fn fields_of(line: &str) -> Option<([(String, bool); 4], String)> {
         field(&mut characters)?,
         field(&mut characters)?,
     ];
-    // A colon in a password may stand as it is.
+    // A colon in the password needs no escape.
     let mut password = String::new();
     while let Some(c) = characters.next() {
         password.extend(if c == '\\' {

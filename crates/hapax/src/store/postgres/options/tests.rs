@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 
-/// What is read when nothing is said by the environment but who the user is.
+/// Parses with an environment that only names the user.
 fn parse(text: &str) -> Result<ConnectOptions, OptionsError> {
     parse_in(text, &[])
 }

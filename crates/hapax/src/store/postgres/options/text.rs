@@ -1,12 +1,13 @@
-//! The two ways to write a connection down, `postgres://…` and `key=value …`, as names and values.
+//! Parses the two forms of a connection text, `postgres://…` and `key=value …`, into names and
+//! values.
 //!
-//! Nothing that may be a piece of a password is ever put into an error. A password with an `@`, a
-//! `/` or a space that was not escaped makes the rest of it look like a host, a database or a
-//! parameter: such texts are refused rather than guessed at.
+//! No error shows text that may be part of a password. If an `@`, a `/` or a space in a password is
+//! not escaped, the rest of the password looks like a host, a database or a parameter. Such texts
+//! are refused, not guessed at.
 
 use super::OptionsError;
 
-/// The names and values of a text, in its order.
+/// The names and values in a text, in order.
 pub(super) fn read(text: &str) -> Result<Vec<(String, String)>, OptionsError> {
     let text = text.trim();
     match text.split_once("://") {
@@ -21,7 +22,7 @@ pub(super) fn read(text: &str) -> Result<Vec<(String, String)>, OptionsError> {
 
 fn url(rest: &str) -> Result<Vec<(String, String)>, OptionsError> {
     let mut said = Vec::new();
-    // The user's part ends at the first `@` before any `/`, as libpq has it: a password may hold a
+    // As in libpq, the credentials end at the first `@` before any `/`, so a password may contain a
     // `?`.
     let rest = match rest.find(['@', '/']) {
         Some(end) if rest[end..].starts_with('@') => {
@@ -58,7 +59,7 @@ fn credentials(text: &str, said: &mut Vec<(String, String)>) -> Result<(), Optio
     Ok(())
 }
 
-/// `host:port,host:port`, of which every part may be missing.
+/// `host:port,host:port`, where any part may be missing.
 fn addresses(text: &str, said: &mut Vec<(String, String)>) -> Result<(), OptionsError> {
     let mut hosts = Vec::new();
     let mut ports = Vec::new();
@@ -92,7 +93,7 @@ fn address_of(address: &str) -> Result<(&str, &str), OptionsError> {
     }
 }
 
-/// A list of which nothing is said at all, rather than of empty words.
+/// A comma-separated list, or an empty text if all its elements are empty.
 fn list(words: &[String]) -> String {
     if words.iter().all(String::is_empty) {
         String::new()
@@ -106,7 +107,7 @@ fn parameter(pair: &str) -> Result<(String, String), OptionsError> {
         "after the ? come name=value, with & between them",
     ))?;
     let (name, value) = (decoded(name)?, decoded(value)?);
-    // What JDBC calls it; libpq takes that too.
+    // JDBC's name for it, which libpq accepts too.
     Ok(if name == "ssl" && value == "true" {
         ("sslmode".into(), "require".into())
     } else {
@@ -169,7 +170,7 @@ fn pairs(text: &str) -> Result<Vec<(String, String)>, OptionsError> {
     }
 }
 
-/// A word, or whatever is in quotes. A backslash takes the next character as it is.
+/// A word or a quoted text. A backslash escapes the next character.
 fn value(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Result<String, OptionsError> {
     let quoted = rest.next_if_eq(&'\'').is_some();
     let mut value = String::new();

@@ -1,49 +1,49 @@
-//! What is said of TLS.
+//! The TLS options.
 
 use std::path::{Path, PathBuf};
 
 use super::{OptionsError, Parameters};
 
-/// What TLS is worth to the user, as libpq has it.
+/// The `sslmode` of libpq.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(in super::super) enum Mode {
-    /// Never.
+    /// Never use TLS.
     Disable,
-    /// Only where the server admits nobody without.
+    /// Use TLS only if the server refuses connections without it.
     Allow,
-    /// Where the server can.
+    /// Use TLS if the server supports it.
     Prefer,
-    /// Always.
+    /// Always use TLS.
     Require,
-    /// And the certificate is one of an authority that is trusted.
+    /// Always use TLS, and check that a trusted authority issued the certificate.
     VerifyCa,
-    /// And it is for this host.
+    /// Also check that the certificate is for this host.
     VerifyFull,
 }
 
-/// Whom to trust.
+/// The certificates to trust.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in super::super) enum Roots {
-    /// Anybody: the connection is hidden from those who listen, not from those who stand between.
+    /// Any certificate: protects against passive listeners, but not against an attacker in between.
     Anybody,
-    /// Whom the system trusts.
+    /// The authorities that the system trusts.
     System,
     /// The certificates in a file.
     File(PathBuf),
 }
 
-/// Who we are: the files of a certificate and its key.
+/// The client's identity: the files of a certificate and its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in super::super) struct Identity {
     pub(in super::super) certificate: PathBuf,
     pub(in super::super) key: PathBuf,
 }
 
-/// What is said of TLS.
+/// The TLS options of a connection.
 #[derive(Clone, Debug)]
 pub(in super::super) struct TlsOptions {
     pub(in super::super) mode: Mode,
-    /// Begins with TLS instead of asking for it.
+    /// Starts with TLS directly, without asking the server for it first.
     pub(in super::super) direct: bool,
     pub(in super::super) roots: Roots,
     pub(in super::super) identity: Option<Identity>,

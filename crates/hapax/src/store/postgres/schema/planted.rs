@@ -2,7 +2,8 @@
 
 use hapax_core::planted::Bug;
 
-/// A bug, and what it makes of the schema: every occurrence of one text becomes the other.
+/// A bug, and how it changes the schema: every occurrence of the first text is replaced by the
+/// second.
 type Plant = (Bug, &'static [(&'static str, &'static str)]);
 
 const PLANTS: &[Plant] = &[
@@ -98,12 +99,12 @@ const PLANTS: &[Plant] = &[
     (Bug::PgStandbyIsRead, &[("IF pg_is_in_recovery() THEN", "IF false THEN")]),
 ];
 
-/// What is searched for places.
+/// The SQL in which the texts are searched.
 const MIGRATIONS: [&str; 4] = [super::STORE, super::LIVES, super::COUNTS, super::REQUEST_ID];
 
-/// The SQL of a migration with the bugs that are alive. Every place is looked for in all
-/// migrations, whichever bug is: a table that no longer fits the SQL plants nothing, and then an
-/// acquittal would mean nothing.
+/// The SQL of a migration with the active bugs. Every text is searched in all migrations, whichever
+/// bug is active: a text that no longer occurs would plant nothing, and a test that then finds no
+/// bug would prove nothing.
 pub(super) fn plant(sql: &str, is_alive: fn(Bug) -> bool) -> String {
     let mut planted = sql.to_owned();
     for (bug, places) in PLANTS {

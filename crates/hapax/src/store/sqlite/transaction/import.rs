@@ -1,5 +1,5 @@
-//! Writing what comes from another store, as it is: the one way around the guard, for a store that
-//! nobody uses.
+//! Writes records from another store verbatim: the only writes that bypass the guard, into a store
+//! that is not in use.
 
 use hapax_core::store::StoreError;
 
@@ -14,7 +14,7 @@ impl WriteTransaction<'_> {
     ) -> Result<(), StoreError> {
         transfer::expect_arriving(self.rows.connection, arrived.copy)?;
         for (head, answer) in std::mem::take(&mut arrived.records) {
-            // Above every fence that has come, so that none comes again.
+            // The floor must be above every imported fence, so that none is assigned again.
             self.meta.floor = self.meta.floor.max(head.fence);
             self.is_meta_changed = true;
             let current = self.find(&head.id)?;

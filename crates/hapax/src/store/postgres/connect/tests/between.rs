@@ -19,8 +19,8 @@ async fn a_pooler_finds_nothing_to_refuse() {
     let url = pooler.url("postgres");
     let connected = connected(&format!("{url}?application_name=till")).await;
     assert_eq!(ask(&connected, "SELECT 'in'").await, "in");
-    // A statement with its types given, as the store sends them, leaves nothing behind that the
-    // next client of the pool would meet.
+    // The store sends statements with their types given. Such a statement leaves nothing on the
+    // server for the pool's next client.
     let rows = connected
         .client
         .query_typed(

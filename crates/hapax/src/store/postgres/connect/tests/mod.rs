@@ -8,8 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use super::*;
 use crate::store::postgres::OptionsError;
 
-/// Options by their text alone: whatever the machine's environment says of other servers is not
-/// meant here.
+/// Options from the text alone, without the environment of the machine.
 fn options(text: &str) -> ConnectOptions {
     options_in(text, &[])
 }
@@ -31,7 +30,7 @@ async fn connected(text: &str) -> Connected {
         .unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// Why it does not work, and that the text says whom it is about and nothing of a password.
+/// The error of a connection that must fail. Its text must name the target and show no password.
 async fn failure(text: &str) -> ConnectError {
     failure_of(&options(text)).await
 }
@@ -68,7 +67,7 @@ async fn ask(connected: &Connected, sql: &str) -> String {
     row.unwrap_or_default().to_owned()
 }
 
-/// An address at which nobody listens.
+/// An address at which nothing listens.
 fn nowhere() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()

@@ -160,7 +160,7 @@ async fn a_host_that_swallows_everything_has_its_share_of_the_time() {
     let Some(postgres) = Postgres::shared() else {
         return;
     };
-    // It takes connections, as the system does that for it, and never says a word.
+    // The operating system accepts connections for this listener, but it never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent
         .local_addr()

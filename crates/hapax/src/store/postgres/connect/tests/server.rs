@@ -1,4 +1,4 @@
-//! A server with TLS and users of every kind, shared by the tests.
+//! A server with TLS and users for each kind of authentication, shared by the tests.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -9,11 +9,11 @@ use hapax_testkit::servers::Postgres;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
-/// A server and the files that belong to it.
+/// A server and its files.
 pub(super) struct Server {
     pub(super) postgres: Postgres,
-    /// `ca.pem` of its authority, `other-ca.pem` of another, and `carded.pem` with `carded.key` of
-    /// a user.
+    /// `ca.pem` of the server's authority, `other-ca.pem` of another one, and a user's certificate
+    /// `carded.pem` with `carded.key`.
     pub(super) files: TempDir,
 }
 
@@ -37,7 +37,7 @@ CREATE DATABASE closed; REVOKE CONNECT ON DATABASE closed FROM public;
 ";
 
 impl Server {
-    /// Its certificate is for `localhost`, and for no address.
+    /// The shared server. Its certificate is valid for `localhost`, and for no address.
     pub(super) fn shared() -> Option<&'static Server> {
         static SHARED: OnceLock<Option<Server>> = OnceLock::new();
         SHARED.get_or_init(Server::start).as_ref()
@@ -63,7 +63,7 @@ impl Server {
         Some(Server { postgres, files })
     }
 
-    /// The text that leads there by the name its certificate has.
+    /// A connection text with the host name of the certificate.
     pub(super) fn named(&self, user: &str, more: &str) -> String {
         format!(
             "host=localhost hostaddr=127.0.0.1 port={} dbname=postgres user={user} {more}",
@@ -71,7 +71,7 @@ impl Server {
         )
     }
 
-    /// The text that leads there by its address.
+    /// A connection text with the address.
     pub(super) fn at(&self, user: &str, more: &str) -> String {
         format!(
             "host=127.0.0.1 port={} dbname=postgres user={user} {more}",
@@ -84,7 +84,7 @@ impl Server {
     }
 }
 
-/// Writes a file into the server's directory that is its own and nobody else's.
+/// Writes a file into the server's directory that only the server's user may read.
 pub(super) fn give(postgres: &Postgres, name: &str, text: &str) {
     let (path, owner) = (
         postgres.data().join(name),
@@ -94,8 +94,8 @@ pub(super) fn give(postgres: &Postgres, name: &str, text: &str) {
     chown(&path, Some(owner.uid()), Some(owner.gid())).unwrap();
 }
 
-/// Returns when newcomers find it switched on, and with it whatever was changed before: the server
-/// reads its files when it gets to it.
+/// Returns when new connections find TLS switched on, and every earlier change with it: the server
+/// reloads its files with a delay.
 pub(super) fn switch_tls_on(postgres: &Postgres) {
     postgres.set("ssl", "on");
     while postgres.psql("postgres", "SHOW ssl") != "on" {}
@@ -136,7 +136,7 @@ fn issue(
     )
 }
 
-/// A certificate that is its own authority, as `openssl req -x509` makes them.
+/// A self-signed certificate that is its own authority, as `openssl req -x509` makes it.
 pub(super) fn signed_by_itself() -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let mut wanted = CertificateParams::new(["localhost".to_owned()]).unwrap();

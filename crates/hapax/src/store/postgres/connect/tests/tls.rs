@@ -29,7 +29,7 @@ async fn a_certificate_for_another_name_is_not_trusted_for_this_one() {
     .await;
     assert_eq!(error.kind(), ConnectKind::Untrusted);
     assert!(error.to_string().contains("not for that host"), "{error}");
-    // To verify the authority alone was enough before there were names in certificates.
+    // `verify-ca` checks the authority but not the host name.
     connected(&server.at(
         "guarded",
         &format!("sslmode=verify-ca sslrootcert={}", server.file("ca.pem")),
