@@ -1,19 +1,19 @@
-// Ways to do it wrong, for whoever wants to see what comes of them. Only with ORDERS_MISCHIEF=1.
+// Mistakes on request, to see their consequences. Only with ORDERS_MISCHIEF=1.
 //
-// A request to place an order says in X-Mischief what goes wrong with it. What it leaves open, POST /mischief/end brings to its end.
+// A request to place an order names its mistake in X-Mischief. POST /mischief/end finishes the work that such requests left open.
 
-// Puts itself before the routes of the service, whose own way to place an order it is given.
+// Adds itself before the routes of the service, and uses the service's functions to place an order.
 export function install(app, { insert, join, send, transaction }) {
-  // What was left open: called, it ends it.
+  // Functions that finish the work that was left open.
   const leftOpen = [];
   const kill = () => process.kill(process.pid, 'SIGKILL');
   const ways = {
-    // All is done and committed, and nobody lives to say so.
+    // Commits everything and dies before it answers.
     'joined-then-killed': async (request) => {
       await transaction(async (client) => join(client, request, await insert(client, request)));
       kill();
     },
-    // Dies in the middle: the server rolls back.
+    // Dies before the commit: the server rolls back.
     'killed-before-commit': async (request) => {
       await transaction(async (client) => {
         await join(client, request, await insert(client, request));
@@ -23,7 +23,7 @@ export function install(app, { insert, join, send, transaction }) {
     },
     // Forgets to join.
     'not-joined': async (request, response) => send(response, await transaction((client) => insert(client, request))),
-    // Answers first and works later: the answer says of something that it is done which is not, and may never be.
+    // Answers before the work is done: the answer claims something that may never happen.
     'answered-before-commit': async (request, response) => {
       leftOpen.push(() => transaction(async (client) => join(client, request, await insert(client, request))));
       send(response, { status: 201, headers: {}, body: 'soon' });

@@ -6,7 +6,7 @@ import express from 'express';
 import pg from 'pg';
 
 const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL ?? 'postgresql://orders@127.0.0.1/orders', max: 8 });
-// A connection that breaks while nobody uses it is replaced, and no reason to end.
+// The pool replaces an idle connection that breaks, so this is no reason to exit.
 pool.on('error', (error) => console.error(`orders: ${error.message}`));
 
 const app = express();
@@ -23,7 +23,7 @@ app.post('/orders', async (request, response) => {
     await join(client, request, answer);
     return answer;
   });
-  // Committed. Only now is there something to tell.
+  // The answer is sent only after the commit.
   send(response, answer);
 });
 
@@ -33,19 +33,19 @@ async function insert(client, request) {
   return shown(rows[0], 201, { location: `/orders/${rows[0].id}` });
 }
 
-// Completes the record of this request in the transaction that the client is in, or throws, and the transaction is lost.
+// Completes the record of this request in the client's transaction. If it throws, the transaction is aborted.
 function join(client, request, { status, headers, body }) {
   const sent = [request.get('hapax-operation'), request.get('hapax-fence'), status, JSON.stringify(headers), body];
   return client.query('SELECT hapax.complete($1, $2, $3, $4, $5)', sent);
 }
 
-// The caller has a number of its own for the order: that is all the key it takes.
+// Needs no key, because the caller chooses the id of the order.
 app.put('/orders/:id', async (request, response) => {
   const { id } = request.params;
   if (!isOrder(request.body)) return refuse(response, 422, 'an order has an item and a quantity of 1 or more');
   const { item, quantity } = request.body;
   const made = await one('INSERT INTO orders (id, item, quantity) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING RETURNING *', [id, item, quantity]);
-  // A statement of its own: only a later one sees what a concurrent request has just put there.
+  // A separate statement: only a later one sees an order that a concurrent request has just inserted.
   const order = made ?? (await find(id));
   if (!order) return refuse(response, 409, 'the order was just deleted: send it again if you still want it');
   if (order.item !== item) return refuse(response, 409, 'there is another order of this number');
@@ -57,7 +57,7 @@ app.get('/orders/:id', async (request, response) => {
   order ? send(response, shown(order)) : refuse(response, 404, 'no such order');
 });
 
-// A step that is taken from one state only: whoever comes second finds it taken.
+// A step that is possible from one state only: a second request finds it taken.
 app.post('/orders/:id/ship', async (request, response) => {
   const { id } = request.params;
   const shipped = await transaction(async (client) => {
@@ -65,7 +65,7 @@ app.post('/orders/:id/ship', async (request, response) => {
       "UPDATE orders SET state = 'shipped', version = version + 1 WHERE id = $1 AND state = 'placed' RETURNING *",
       [id],
     );
-    // Whatever goes with the step belongs here: only the request that has taken it comes by.
+    // Other effects of the step belong here: only the request that takes the step runs this.
     if (rows.length > 0) await client.query('INSERT INTO parcels (order_id) VALUES ($1)', [id]);
     return rows[0];
   });
@@ -73,7 +73,7 @@ app.post('/orders/:id/ship', async (request, response) => {
   order ? send(response, shown(order)) : refuse(response, 404, 'no such order');
 });
 
-// Changes what the caller has seen, and nothing that somebody else has changed since.
+// Changes the order only if it is still in a version that the caller has seen.
 app.patch('/orders/:id', async (request, response) => {
   const { id } = request.params;
   const ifMatch = request.get('if-match');
@@ -89,20 +89,20 @@ app.patch('/orders/:id', async (request, response) => {
   isThere ? refuse(response, 412, 'it has changed since: look again') : refuse(response, 404, 'no such order');
 });
 
-// The versions in a list of entity tags. What is no tag of ours matches nothing, and neither does a weak one.
+// The versions in a list of entity tags. Tags of another form and weak tags match nothing.
 function versions(ifMatch) {
   const tags = ifMatch.split(',').map((tag) => tag.trim().match(/^"(\d{1,9})"$/));
   return tags.filter((tag) => tag !== null).map((tag) => Number(tag[1]));
 }
 
-// 204 whether it was there or not: the caller wants it gone, and it is.
+// 204 whether it existed or not: the caller wants it gone, and it is.
 app.delete('/orders/:id', async (request, response) => {
   const { id } = request.params;
   await pool.query("DELETE FROM orders WHERE id = $1 AND state = 'placed'", [id]);
   (await find(id)) ? refuse(response, 409, 'it has been shipped') : response.status(204).end();
 });
 
-// How many there are, not how many more: said twice it is still true.
+// Sets the quantity and does not add to it, so that repeating the request changes nothing.
 app.put('/stock/:sku', async (request, response) => {
   const quantity = request.body?.quantity;
   if (!isCount(quantity)) return refuse(response, 422, 'a quantity is 0 or more');
@@ -113,15 +113,15 @@ app.put('/stock/:sku', async (request, response) => {
   send(response, json(stock, 200));
 });
 
-// Errors of the database were rolled back, so that 500, which releases the key, is the truth. HX003 and HX005 say that another attempt
-// counts, and not this one. What express itself refuses, such as a body that is no JSON, has a status of its own.
+// After an error of the database the transaction was rolled back, so 500, which releases the key, is correct. HX003 and HX005 mean that
+// another attempt counts, and not this one. Requests that express itself refuses, such as a body that is not JSON, have their own status.
 app.use((error, _request, response, _next) => {
   console.error(`orders: ${error.code ?? error.type ?? ''}: ${error.message}${error.hint ? ` (${error.hint})` : ''}`);
   refuse(response, error.statusCode ?? 500, error.statusCode ? error.message : 'it is not known that anything was done');
 });
 
-// Runs the work in one transaction and returns when it is committed, or throws: then nothing of it is there, unless the
-// answer to the commit itself was lost.
+// Runs the work in one transaction and returns when it is committed. If it throws, nothing was committed, unless the reply to
+// the commit itself was lost.
 async function transaction(work) {
   const client = await pool.connect();
   try {
@@ -131,7 +131,7 @@ async function transaction(work) {
     client.release();
     return result;
   } catch (error) {
-    // Closes the connection, by which the server rolls back whatever was begun.
+    // Closes the connection, so that the server rolls back the transaction.
     client.release(error);
     throw error;
   }
@@ -167,7 +167,7 @@ function refuse(response, status, error) {
 }
 
 function send(response, { status, headers, body }) {
-  // Not by express, which would add to the fields: what is sent is what was stored.
+  // Not with express, which would add fields: the answer must be sent as it was stored.
   response.writeHead(status, { ...headers, 'content-length': Buffer.byteLength(body) }).end(body);
 }
 

@@ -1,13 +1,13 @@
-//! Instruction counts by callgrind, which do not depend on what else the machine does.
+//! Instruction counts by callgrind, which do not depend on other load on the machine.
 //!
-//! Run them with `cargo run --release -p hapax-bench -- instructions`, which puts them beside the
-//! kept ones.
+//! Run them with `cargo run --release -p hapax-bench -- instructions`, which compares them with the
+//! saved counts.
 //!
-//! What stays on one thread is counted from entering its function to leaving it. A claim on SQLite
-//! is made by a thread of the store: there the whole process is counted, with all its threads, once
-//! with some claims and once with none. The difference is theirs.
+//! Code that stays on one thread is counted from entering its function to leaving it. The store's
+//! own thread makes a claim on SQLite, so there the whole process is counted, with all its threads:
+//! once with some claims and once with none. The difference is the cost of the claims.
 
-// The macros make public items of their own.
+// The macros generate public items without docs.
 #![allow(missing_docs, unreachable_pub)]
 
 use std::convert::Infallible;
@@ -87,7 +87,7 @@ fn fingerprint() -> Fingerprint {
     }
 }
 
-/// One thread, so that the order of things is the same each time.
+/// One thread, so that the order of events is the same in every run.
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -143,7 +143,7 @@ fn decision(question: Question) -> Decision {
         question.now,
         &question.policy,
     ));
-    // Freeing what was set up is not deciding.
+    // Freeing the setup is not part of the decision.
     std::mem::forget(question);
     decision
 }
@@ -183,8 +183,8 @@ fn fingerprint_of(
     fingerprinter.finish()
 }
 
-// The whole process, with all its threads. `instructions.txt` has the difference, divided by the
-// count.
+// Counts the whole process, with all its threads. `instructions.txt` has the difference, divided by
+// the count.
 #[library_benchmark(config = LibraryBenchmarkConfig::default().tool(Callgrind::default().entry_point(EntryPoint::None)))]
 #[bench::none(0)]
 #[bench::hundred(100)]
@@ -204,13 +204,18 @@ fn claims_on_sqlite(count: u64) {
 
 type Handler = tower::util::BoxCloneService<Request<Body>, Response<Body>, Infallible>;
 
-/// A service that has answered this request twice: once for the first time, once from memory.
+/// A service that has answered this request twice: first from the handler, then from memory.
 fn answered() -> (Runtime, Idempotency<Handler>, Request<Body>) {
     let runtime = runtime();
     let handler =
         tower::service_fn(async |_| Ok(Response::new(Body::from(Bytes::from_static(&[7; 512])))));
     let hapax = Hapax::builder(hapax::store::memory()).sweep(None).build();
-    let mut service = hapax.layer().anonymous().layer(Handler::new(handler));
+    let mut service = hapax
+        .guard()
+        .anonymous()
+        .build()
+        .unwrap()
+        .layer(Handler::new(handler));
     for _ in 0..2 {
         runtime
             .block_on(service.call(request(0)))
@@ -239,7 +244,7 @@ fn request(at: u64) -> Request<Body> {
     request.body(Body::from(body)).expect("a request")
 }
 
-// All on one thread, with the tasks that the layer starts.
+// Everything runs on one thread, including the tasks that the layer starts.
 #[library_benchmark]
 #[bench::fresh(setup = warm)]
 #[bench::replay(setup = answered)]
@@ -248,7 +253,7 @@ fn layer_in_memory(
 ) -> bool {
     let response = runtime.block_on(service.call(request)).expect("an answer");
     let is_replay = response.headers().contains_key("idempotent-replayed");
-    // Taking the service apart is not answering.
+    // Dropping the service is not part of the answer.
     std::mem::forget((runtime, service, response));
     is_replay
 }

@@ -1,15 +1,14 @@
 //! The store contract as a suite.
 //!
-//! Every promise of [`hapax_core::store`] that can be seen from outside is a [`Case`]: a name that
-//! is a sentence, and a function that panics when a store breaks it.
-//! [`store_contract!`] makes a test of each; a program that checks a live
-//! store goes through [`CASES`] itself.
+//! Every promise of [`hapax_core::store`] that can be observed from outside is a [`Case`]: a name
+//! that is a sentence, and a function that panics when a store breaks the promise.
+//! [`store_contract!`] makes a test of each; a program that checks a live store iterates over
+//! [`CASES`] itself.
 //!
-//! Every case works on records of its own, so all of them can share one store. What is meant to
-//! last does so for an hour and what is meant to end does so within milliseconds: a slow store in
-//! real time gives the same verdict as a fast one under a hand-turned clock. Every namespace of
-//! theirs begins with [`NAMESPACE`]; [`Tidy`] takes away what they leave in a store that others
-//! use.
+//! Every case uses its own records, so all of them can share one store. Times that must not run out
+//! in a case are an hour and times that must run out are milliseconds: a slow store in real time
+//! gives the same verdict as a fast one under a manual clock. The namespaces of all cases begin
+//! with [`NAMESPACE`]; [`Tidy`] removes what they leave in a store that others use.
 //!
 //! A store joins the suite with one line. The crate that does so needs `tokio` with `macros` and
 //! `rt-multi-thread`.
@@ -30,7 +29,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! A store whose clock is its own, and which all cases share, says so, and is tested in real time:
+//! A store with its own clock that all cases share is marked as shared and tested in real time:
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -43,7 +42,6 @@
 //! ```
 
 mod bench;
-mod clock;
 mod subject;
 mod tidy;
 
@@ -63,7 +61,8 @@ mod sweep;
 use std::pin::Pin;
 
 pub use bench::Bench;
-pub use clock::ManualClock;
+// Cases turn it.
+pub use hapax_core::time::ManualClock;
 pub use subject::NAMESPACE;
 pub use tidy::{Left, Tidy};
 
@@ -74,14 +73,14 @@ pub struct Case {
     pub name: &'static str,
     /// Which part of the contract it belongs to.
     pub part: &'static str,
-    /// Panics if the store does not keep it.
+    /// Panics if the store does not keep the promise.
     pub run: fn(Bench) -> Verdict,
 }
 
-/// What a case returns: it ends, or it panics.
+/// The future of a case: it completes if the promise is kept, and panics otherwise.
 pub type Verdict = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs the case of this name; what the tests of [`store_contract!`] call.
+/// Runs the case with this name. The tests of [`store_contract!`] call it.
 pub async fn run(name: &str, bench: Bench) {
     let case = CASES
         .iter()
@@ -110,7 +109,7 @@ macro_rules! __store_contract_tests {
             use super::*;
 
             $($(
-                // Several threads, so that the races are races.
+                // Several threads, so that concurrent writes really race.
                 #[::tokio::test(flavor = "multi_thread", worker_threads = 4)]
                 async fn $case() {
                     $crate::run(stringify!($case), ($make)().await).await;
@@ -120,8 +119,7 @@ macro_rules! __store_contract_tests {
     };
 }
 
-/// Gives `[$then]` the list of cases by module, after `[$with]`. The one place where cases are
-/// declared.
+/// Passes the list of cases by module to `[$then]`, after `[$with]`. Cases are declared only here.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __store_contract_cases {

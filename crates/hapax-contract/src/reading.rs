@@ -1,9 +1,9 @@
-//! `get`, `list` and `info`: what a store shows without changing anything.
+//! `get`, `list` and `info`: what a store returns without changing anything.
 
 use std::collections::BTreeMap;
 
 use hapax_core::store::{Change, Finish, ListQuery, Written};
-use hapax_core::{Condition, Head, RecordId, State, Timestamp};
+use hapax_core::{Condition, Head, RecordId, State, StateFilter, Timestamp};
 
 use super::Bench;
 use super::subject::{
@@ -66,27 +66,24 @@ pub(super) async fn heads_are_listed_by_id_in_pages(bench: &Bench) {
     assert_eq!(listed(bench, None, &heads).await, heads);
 }
 
-/// An attempt whose lease is over is listed as running until a sweep has written it down.
+/// An attempt whose lease is over is listed as running until a sweep writes the loss.
 pub(super) async fn heads_are_listed_by_state(bench: &Bench) {
     let mut heads = BTreeMap::new();
     for subject in one_of_each_state(bench).await {
         heads.insert(subject.id, subject.record().await.head);
     }
     bench.pass(SHORT).await;
-    for word in [
-        "running",
-        "completed",
-        "failed",
-        "retryable",
-        "unknown",
-        "expired",
-        State::OPEN,
-    ] {
+    for filter in StateFilter::ALL {
         let mut expected = heads.clone();
-        expected.retain(|_, head| {
-            head.state.word() == word || (word == State::OPEN && head.state.is_open())
+        expected.retain(|_, head| match filter {
+            StateFilter::Open => head.state.is_open(),
+            _ => head.state.word() == filter.word(),
         });
-        assert_eq!(listed(bench, Some(word), &heads).await, expected, "{word}");
+        assert_eq!(
+            listed(bench, Some(filter), &heads).await,
+            expected,
+            "{filter:?}"
+        );
     }
 }
 
@@ -106,7 +103,7 @@ pub(super) async fn a_list_has_as_many_heads_as_asked_for(bench: &Bench) {
     }
 }
 
-/// Whichever verb tells the time, it is the same time.
+/// All operations return the same store time.
 pub(super) async fn the_stores_time_never_runs_back(bench: &Bench) {
     let mut times = vec![bench.info().await.now];
     for _ in 0..4 {
@@ -134,7 +131,7 @@ pub(super) async fn the_stores_time_never_runs_back(bench: &Bench) {
     assert!(times[0] > Timestamp::ZERO);
 }
 
-/// Operation ids and issued tokens outlive any one reading.
+/// Operation ids and issued tokens depend on it.
 pub(super) async fn the_secret_stays_the_same(bench: &Bench) {
     let first = bench.info().await.secret;
     bench.subject().running(LONG).await;
@@ -146,7 +143,7 @@ pub(super) async fn the_secret_stays_the_same(bench: &Bench) {
 
 async fn one_of_each_state(bench: &Bench) -> Vec<Subject> {
     let (running, forgotten) = (bench.subject(), bench.subject());
-    // Where others sweep, one whose lease is over may be written down at any moment.
+    // Where others sweep, they may mark a lapsed attempt as lost at any moment.
     running
         .running(if bench.is_live { LONG } else { SHORT })
         .await;
@@ -173,11 +170,11 @@ async fn one_of_each_state(bench: &Bench) -> Vec<Subject> {
     subjects
 }
 
-/// Those of `known` that turn up when all pages are read, which must be in order. In a store that
-/// is in use only the pages around each of them are.
+/// The records of `known` that all pages together contain, which must be in order. In a store that
+/// is in use, only the pages around each record are read.
 pub(super) async fn listed(
     bench: &Bench,
-    state: Option<&'static str>,
+    state: Option<StateFilter>,
     known: &BTreeMap<RecordId, Head>,
 ) -> BTreeMap<RecordId, Head> {
     let (mut found, mut starts) = (BTreeMap::new(), vec![None]);
@@ -207,7 +204,7 @@ pub(super) async fn listed(
                 "not in the order of ids: {ids:?}"
             );
             assert!(
-                state.is_none_or(|word| page.iter().all(|head| head.state.is_called(word))),
+                state.is_none_or(|filter| page.iter().all(|head| filter.matches(head.state))),
                 "not all {state:?}"
             );
             after = Some(last.id);
@@ -224,7 +221,7 @@ pub(super) async fn listed(
     found
 }
 
-/// The id before this one, which a page begins after.
+/// The id before this one. A page that begins after it contains this id.
 fn before(id: &RecordId) -> Option<RecordId> {
     let mut bytes = *id.as_bytes();
     let last = bytes.iter().rposition(|&byte| byte != 0)?;
@@ -233,6 +230,6 @@ fn before(id: &RecordId) -> Option<RecordId> {
     Some(RecordId::from_bytes(bytes))
 }
 
-/// Fewer than the records of a case, so that there is a second page even in a store that is not
-/// shared.
+/// Smaller than the number of records in a case, so that there is a second page even in a store
+/// that is not shared.
 const PAGE: usize = 4;

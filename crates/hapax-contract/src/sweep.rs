@@ -1,4 +1,4 @@
-//! `sweep`: what time has brought is written down, a bounded piece at a time.
+//! `sweep`: writes the changes that are due by time, a bounded number at a time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use hapax_core::audit::{self, LogQuery};
 use hapax_core::record::Last;
 use hapax_core::store::{Change, Lifetime, Swept};
-use hapax_core::{Condition, Head, State};
+use hapax_core::{Condition, Head, State, StateFilter};
 
 use super::Bench;
 use super::audit::{log_of, note};
@@ -40,7 +40,8 @@ pub(super) async fn a_sweep_writes_down_lapsed_attempts(bench: &Bench) {
     );
 }
 
-/// The answer goes; the head has nothing to be written down, as its times say what it is.
+/// The sweep drops the answer and leaves the head unchanged, whose times already make it a
+/// tombstone.
 pub(super) async fn a_sweep_buries_what_is_past_its_retention(bench: &Bench) {
     let (paid, retryable) = (bench.subject(), bench.subject());
     let before = [
@@ -71,7 +72,7 @@ pub(super) async fn a_sweep_buries_what_is_past_its_retention(bench: &Bench) {
             );
             let known = BTreeMap::from([(expected.id, expected.clone())]);
             assert_eq!(
-                listed(bench, Some("expired"), &known).await,
+                listed(bench, Some(StateFilter::Expired), &known).await,
                 known,
                 "swept: {is_swept}"
             );
@@ -79,7 +80,7 @@ pub(super) async fn a_sweep_buries_what_is_past_its_retention(bench: &Bench) {
     }
 }
 
-/// Whether it was buried on the way or not.
+/// Holds whether or not the answer was dropped before.
 pub(super) async fn a_sweep_removes_what_is_past_its_tombstone(bench: &Bench) {
     let (buried, not_buried) = (bench.subject(), bench.subject());
     buried
@@ -129,7 +130,7 @@ pub(super) async fn a_sweep_leaves_what_is_not_due(bench: &Bench) {
     }
 }
 
-/// Removing it would turn "nobody knows" into "never happened".
+/// Removing it would turn "unknown" into "never happened".
 pub(super) async fn a_sweep_never_removes_what_was_never_resolved(bench: &Bench) {
     let (lost, forgotten) = (bench.subject(), bench.subject());
     lost.ended(unknown(FLEETING)).await;
@@ -177,7 +178,7 @@ pub(super) async fn a_sweep_touches_no_more_than_its_limit(bench: &Bench) {
     assert_eq!(swept.total(), 2, "there was enough to do");
     assert!(touched(&subjects).await <= 2);
     let rest = bench.sweep().await;
-    // One attempt, two answers and two tombstones, of which two are done.
+    // One attempt, two answers and two tombstones are due, and two of these have been swept.
     let due = bench.counted(Swept {
         lost: 1,
         buried: 2,
@@ -289,7 +290,7 @@ pub(super) async fn entries_outlive_their_records(bench: &Bench) {
     assert_eq!(log_of(bench, &subject).await, log);
 }
 
-/// Where time can be turned: nobody waits for a year.
+/// Needs a manual clock: entries stay for more than a year.
 pub(super) async fn a_sweep_removes_entries_that_are_too_old_and_no_others(bench: &Bench) {
     let Some(clock) = &bench.clock else {
         return bench.skip("nobody waits for a year");
@@ -353,8 +354,8 @@ pub(super) async fn fences_grow_across_removal(bench: &Bench) {
     assert_growing(&heads);
 }
 
-/// Nothing of the record is left, and the clock is behind its fences: something else must remember
-/// how far they had got.
+/// The record is removed, and the clock is behind its fences: the store must remember the highest
+/// removed fence.
 pub(super) async fn fences_grow_across_removal_though_the_clock_stands(bench: &Bench) {
     let subject = bench.subject();
     let mut heads = attempts(&subject, 20).await;
@@ -386,7 +387,7 @@ async fn buried_unknown(bench: &Bench) -> (Subject, Head) {
     (subject, head)
 }
 
-/// How many of these are gone or written down as lost, which only a sweep does.
+/// How many of these are removed or written as lost, which only a sweep does.
 async fn touched(subjects: &[Subject; 5]) -> usize {
     let mut touched = 0;
     for subject in subjects {

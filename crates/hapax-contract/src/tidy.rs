@@ -1,19 +1,15 @@
-//! Clearing up after the contract: for whoever runs it on a store that others use.
+//! Cleans up after the contract, for runs on a store that others use.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hapax_core::audit::{LogEntry, LogQuery, Note, Signed};
+use hapax_core::audit::{LogEntry, Note, Signed};
 use hapax_core::record::{Head, Last};
-use hapax_core::scope::PrincipalId;
-use hapax_core::store::{
-    Change, Finish, Joins, KnownPrincipal, Lifetime, ListQuery, Reading, Renewal, Reply,
-    StoreError, StoreInfo, Swept, Written,
-};
+use hapax_core::store::{Change, Finish, Lifetime, Reading, Reply, StoreError, Written};
 use hapax_core::{Condition, Put, RecordId, State, Store, Timestamp};
 
-/// A store around a store, which remembers what was made through it.
+/// A wrapper around a store that remembers which records were made through it.
 pub struct Tidy {
     store: Arc<dyn Store>,
     made: Mutex<Made>,
@@ -25,14 +21,14 @@ struct Made {
     entries: usize,
 }
 
-/// What could not be taken away again.
+/// What could not be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Left {
     /// Records that a sweep removes once their tombstones are over.
     pub tombstones: usize,
-    /// When the last of these is over.
+    /// When the last of these tombstones is over.
     pub until: Timestamp,
-    /// Tombstones of forgotten unknowns. No time removes them: that would turn "nobody knows" into
+    /// Tombstones of forgotten unknowns. They are never removed: that would turn "unknown" into
     /// "never happened".
     pub for_good: usize,
     /// Entries of the audit log, which stay for [`KEPT_FOR`](hapax_core::audit::KEPT_FOR).
@@ -40,7 +36,7 @@ pub struct Left {
 }
 
 impl Tidy {
-    /// Remembers from now on what is made in this store through the one that is returned.
+    /// Wraps the store and remembers everything that is made through the wrapper.
     pub fn new(store: Arc<dyn Store>) -> Tidy {
         Tidy {
             store,
@@ -48,8 +44,8 @@ impl Tidy {
         }
     }
 
-    /// Ends what is running, settles what is unknown, forgets what is kept, has it swept, and says
-    /// what is left.
+    /// Ends running and unknown attempts, forgets all other records, sweeps, and returns what is
+    /// left.
     pub async fn clear(&self) -> Result<Left, StoreError> {
         let records: Vec<RecordId> = self.made().records.iter().copied().collect();
         for ids in records.chunks(PAGE) {
@@ -66,12 +62,12 @@ impl Tidy {
         self.left(&records).await
     }
 
-    /// Takes one record as far as the guard lets it go.
+    /// Takes one record as close to removal as the guard allows.
     async fn end(&self, head: Head, now: Timestamp) -> Result<(), StoreError> {
         let Head { fence, version, .. } = head;
         match head.state_at(now) {
-            // Whoever owns a fence may say that it came to nothing, and then nothing has to be
-            // remembered of it.
+            // The owner of a fence may end the attempt as retryable, with a lifetime that leaves no
+            // tombstone.
             State::Running | State::Unknown | State::Expired(Last::Unknown)
                 if head.fingerprint.is_some() =>
             {
@@ -97,7 +93,7 @@ impl Tidy {
         }
     }
 
-    /// Losing is as good: then somebody else has changed it.
+    /// A lost write is fine: another process has changed the record.
     async fn put(
         &self,
         id: RecordId,
@@ -139,14 +135,10 @@ impl Tidy {
 }
 
 impl Store for Tidy {
-    fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
-        self.store.get(ids)
-    }
-
     fn put_if(&self, put: Put) -> Reply<'_, Written> {
         let is_by_hand = matches!(put.change, Change::Settle(..) | Change::Forget(..));
         if matches!(put.change, Change::Claim(_)) {
-            // Before it is sent: a write whose reply nobody waits for may happen all the same.
+            // Noted before the write is sent: a cancelled write may still take place.
             self.made().records.insert(put.id);
         }
         Box::pin(async move {
@@ -158,49 +150,22 @@ impl Store for Tidy {
         })
     }
 
-    fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
-        self.store.renew(renewals)
-    }
-
-    fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
-        self.store.list(query)
-    }
-
-    fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
-        self.store.sweep(limit)
-    }
-
-    fn info(&self) -> Reply<'_, StoreInfo> {
-        self.store.info()
-    }
-
-    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
-        self.store.remember(principals)
-    }
-
-    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
-        self.store.knows(principal)
-    }
-
-    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
-        self.store.log(query)
-    }
-
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
         self.made().entries += 1;
         self.store.note(note)
     }
 
-    fn joins(&self) -> Option<&dyn Joins> {
-        self.store.joins()
-    }
+    hapax_core::forward_store!(
+        self => self.store;
+        get, renew, list, sweep, info, remember, knows, log, joins
+    );
 }
 
-/// Records in one question, and in one sweep.
+/// Records in one read, and changes in one sweep.
 const PAGE: usize = 100;
-/// A store that others use always has something that is due.
+/// The limit on sweeps: a store that others use always has something that is due.
 const SWEEPS_MAX: usize = 20;
-/// As good as absent from the moment on.
+/// A lifetime that is over at once: the record counts as absent.
 const AT_ONCE: Lifetime = Lifetime {
     retention: Duration::ZERO,
     tombstone: Duration::ZERO,

@@ -1,7 +1,9 @@
 //! The key: what the caller sends to say "this is the same request as before".
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::field;
@@ -29,57 +31,59 @@ pub struct Key(Arc<str>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// Nothing between the quotes, or no value at all.
+    /// The field is empty, or there is nothing between the quotes.
     #[error("it is empty")]
     Empty,
-    /// Over [`Key::BYTES_MAX`].
+    /// The key is longer than [`Key::BYTES_MAX`].
     #[error("it is longer than {} bytes", Key::BYTES_MAX)]
     TooLong,
-    /// Neither `"abc"` nor a bare run of visible ASCII without comma, semicolon, quote and
-    /// backslash.
+    /// The field is neither `"abc"` nor a bare run of visible ASCII without comma, semicolon, quote
+    /// and backslash.
     #[error(
         "it must be one quoted string (\"abc\") or bare visible ASCII without space, comma, semicolon, quote or backslash"
     )]
     Malformed,
+    /// A key that a program made: another character than printable ASCII.
+    #[error("it holds something else than printable ASCII")]
+    NotPrintable,
     /// More than one field line carried a key.
     #[error("it was sent more than once")]
     Repeated,
     /// The route accepts only the quoted form.
     #[error("this route takes only the quoted form (\"abc\")")]
     NotQuoted,
-    /// Where the key is taken from the body: there is something else at its place.
+    /// Key from the body: the value is neither a string nor a whole number in plain digits.
     #[error(
         "the body holds something else than a string or a whole number in plain digits where this route takes the key from"
     )]
     NotText,
-    /// Where the key is taken from the body: there is an empty text.
+    /// Key from the body: the value is an empty text.
     #[error("the body holds an empty text where this route takes the key from")]
     EmptyInBody,
-    /// Where the key is taken from the body: over [`Key::BYTES_MAX`].
+    /// Key from the body: the value is longer than [`Key::BYTES_MAX`].
     #[error(
         "the body holds a text of more than {} bytes where this route takes the key from",
         Key::BYTES_MAX
     )]
     TooLongInBody,
-    /// Where the key is taken from the body: another character than printable ASCII.
+    /// Key from the body: the value has a character that is not printable ASCII.
     #[error("a key in the body must be of printable ASCII")]
-    NotPrintable,
-    /// Where the key is taken from the body: what the service behind would read there is anybody's
-    /// guess.
+    NotPrintableInBody,
+    /// Key from the body: the body is not well-formed JSON, so the service may read anything there.
     #[error("the body, where this route takes the key from, is not one well-formed JSON text")]
     NotJson,
-    /// Where the key is taken from the body: two readers might find two keys.
+    /// Key from the body: two readers might find two different keys.
     #[error(
         "the body, where this route takes the key from, has a member name twice or begins with a byte order mark"
     )]
     Ambiguous,
-    /// Where the key is taken from the body: to a reader that ignores letter case there is another
-    /// key, or one at all.
+    /// Key from the body: a reader that ignores letter case would find another key, or find one
+    /// where there is none.
     #[error(
         "the body, where this route takes the key from, has a name that differs from another, or from the name of the key, only in letter case"
     )]
     LetterCase,
-    /// Where the key is taken from the body: larger than is read as JSON.
+    /// Key from the body: the body exceeds a limit of the JSON reader.
     #[error(
         "the body, where this route takes the key from, is nested too deeply or has too many members or too long a string"
     )]
@@ -87,13 +91,14 @@ pub enum KeyError {
 }
 
 impl KeyError {
-    /// Whether it is about a key that was taken from the body. Each of those says so.
+    /// Whether the error is about a key from the body.
     pub const fn is_of_body(self) -> bool {
         !matches!(
             self,
             KeyError::Empty
                 | KeyError::TooLong
                 | KeyError::Malformed
+                | KeyError::NotPrintable
                 | KeyError::Repeated
                 | KeyError::NotQuoted
         )
@@ -104,14 +109,14 @@ impl Key {
     /// The longest key, in bytes.
     pub const BYTES_MAX: usize = 255;
 
-    /// A key made by this program rather than read from a request.
+    /// Makes a key in this program, rather than reading it from a request.
     pub fn new(text: impl Into<Arc<str>>) -> Result<Key, KeyError> {
         let text = text.into();
         match text.len() {
             0 => Err(KeyError::Empty),
             len if len > Key::BYTES_MAX => Err(KeyError::TooLong),
             _ if text.bytes().all(|b| matches!(b, 0x20..=0x7e)) => Ok(Key(text)),
-            _ => Err(KeyError::Malformed),
+            _ => Err(KeyError::NotPrintable),
         }
     }
 
@@ -135,18 +140,17 @@ impl Key {
         Key::new(field::string(value).ok_or(KeyError::Malformed)?)
     }
 
-    /// A key that stood in a JSON body, as the text that it is there: of a string, or the digits of
-    /// a number.
+    /// Reads a key from a JSON body. `text` is the content of a string, or the digits of a number.
     pub fn from_text(text: &str) -> Result<Key, KeyError> {
         Key::new(text).map_err(|error| match error {
-            KeyError::Malformed => KeyError::NotPrintable,
+            KeyError::NotPrintable => KeyError::NotPrintableInBody,
             KeyError::Empty => KeyError::EmptyInBody,
             KeyError::TooLong => KeyError::TooLongInBody,
             error => error,
         })
     }
 
-    /// How the key travels onward: bare, or quoted where it holds what a bare key cannot.
+    /// The key as a field value: bare if possible, otherwise quoted.
     pub fn to_field(&self) -> Cow<'_, str> {
         if self.0.bytes().all(is_bare) {
             Cow::Borrowed(&self.0)
@@ -161,7 +165,46 @@ impl Key {
     }
 }
 
-/// Why no key can be taken from such a body. The body's own words are not repeated.
+impl FromStr for Key {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Key, KeyError> {
+        Key::new(text)
+    }
+}
+
+impl TryFrom<&str> for Key {
+    type Error = KeyError;
+
+    fn try_from(text: &str) -> Result<Key, KeyError> {
+        Key::new(text)
+    }
+}
+
+impl TryFrom<&String> for Key {
+    type Error = KeyError;
+
+    fn try_from(text: &String) -> Result<Key, KeyError> {
+        Key::new(text.as_str())
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = KeyError;
+
+    fn try_from(text: String) -> Result<Key, KeyError> {
+        Key::new(text)
+    }
+}
+
+/// Lets a function with a bound on `TryInto<Key>` take a `Key` too.
+impl From<Infallible> for KeyError {
+    fn from(never: Infallible) -> KeyError {
+        match never {}
+    }
+}
+
+/// Why no key can be taken from an odd body. The message repeats no text of the body.
 impl From<&Odd> for KeyError {
     fn from(odd: &Odd) -> Self {
         match odd {
@@ -230,5 +273,28 @@ mod tests {
         }
         assert!(Key::from_field(&long[..255]).is_ok());
         assert_eq!(Key::from_quoted_field(b"abc"), Err(KeyError::NotQuoted));
+    }
+
+    #[test]
+    fn text_becomes_a_key_and_says_why_it_does_not() {
+        let key = Key::new("2026-11/17, again").unwrap();
+        assert_eq!("2026-11/17, again".parse(), Ok(key.clone()));
+        assert_eq!(Key::try_from(key.as_str()), Ok(key.clone()));
+        assert_eq!(Key::try_from(key.to_string()), Ok(key.clone()));
+        assert_eq!(Key::try_from(&key.to_string()), Ok(key));
+        let cases = [
+            (String::new(), KeyError::Empty),
+            ("k".repeat(256), KeyError::TooLong),
+            ("caf\u{e9}".to_owned(), KeyError::NotPrintable),
+            ("a\n".to_owned(), KeyError::NotPrintable),
+        ];
+        for (text, error) in cases {
+            assert_eq!(text.parse::<Key>(), Err(error), "{text:?}");
+            assert!(!error.is_of_body(), "{error}");
+        }
+        // In a body the same mistakes say where the key was looked for.
+        for text in ["", "caf\u{e9}", &"k".repeat(256)] {
+            assert!(Key::from_text(text).unwrap_err().is_of_body(), "{text:?}");
+        }
     }
 }

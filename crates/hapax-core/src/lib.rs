@@ -6,18 +6,18 @@
 //!
 //! Read in this order:
 //!
-//! 1. [`decide`](mod@decide): what to do with a request, given what is remembered. The product in a
-//!    page.
+//! 1. [`decide`](mod@decide): what to do with a request, given its record. It is the heart of Hapax
+//!    in one page.
 //! 2. [`step`]: what a call does next, from its first question to the store until its end is
 //!    written.
 //! 3. [`guard`]: the four conditions under which a record may change, and what it then becomes.
-//! 4. [`record`], [`policy`], [`outcome`], [`rejection`]: the words those two speak in.
+//! 4. [`record`], [`policy`], [`outcome`], [`rejection`]: the types that those modules use.
 //! 5. [`store`]: the contract every store keeps, and [`memory`], the store that shows it in the
 //!    fewest lines.
-//! 6. [`audit`]: what was done by hand, by whom and why; [`transfer`]: how a store's content moves
-//!    into another.
-//! 7. [`key`], [`scope`], [`operation`], [`fingerprint`]: what identifies a request, and what says
-//!    whether two are the same.
+//! 6. [`audit`]: what operators did by hand, who did it and why; [`transfer`]: how the content of a
+//!    store moves into another.
+//! 7. [`key`], [`scope`], [`operation`], [`fingerprint`]: what identifies a request, and what
+//!    decides whether two requests are the same.
 
 pub mod answer;
 pub mod audit;
@@ -25,11 +25,13 @@ pub mod decide;
 mod digest;
 pub mod field;
 pub mod fingerprint;
+mod forward;
 pub mod guard;
 pub mod key;
 pub mod memory;
 pub mod operation;
 pub mod outcome;
+#[doc(hidden)]
 pub mod planted;
 pub mod policy;
 pub mod record;
@@ -50,10 +52,10 @@ pub use memory::Memory;
 pub use operation::{OperationId, OperationIds, Secret};
 pub use outcome::{Class, Loss, Outcome};
 pub use policy::{KeyRule, KeySource, Mode, Part, Policy, Velocity};
-pub use record::{AttemptToken, Fence, Head, Record, State};
+pub use record::{AttemptToken, Fence, Head, Record, State, StateFilter};
 pub use rejection::Rejection;
 pub use request_id::RequestId;
 pub use scope::{Principal, RecordId, Scope};
 pub use store::{Condition, Put, Store, StoreError};
-pub use time::{Clock, Timestamp};
+pub use time::{Clock, ManualClock, Timestamp};
 pub use transfer::Transfer;

@@ -1,4 +1,4 @@
-//! The reference store: the contract in the fewest lines. Forgets everything when it is dropped.
+//! The reference store: the contract in the fewest lines. It keeps nothing when it is dropped.
 
 mod transfer;
 
@@ -18,7 +18,7 @@ use crate::store::{
 use crate::time::{Clock, Timestamp};
 use crate::transfer::Standing;
 
-/// Records in memory. For tests, for the model, and for services that can bear to forget.
+/// A store in memory. For tests, for the model, and for services that can afford to lose records.
 pub struct Memory {
     clock: Arc<dyn Clock>,
     inside: Mutex<Inside>,
@@ -27,13 +27,13 @@ pub struct Memory {
 struct Inside {
     secret: Secret,
     lives_since: Timestamp,
-    /// Nobody who only uses the store looks at it: one in memory is gone when it is left.
+    /// Only transfers look at it: a store in memory is gone when its process ends.
     standing: Standing,
     records: BTreeMap<RecordId, Record>,
     /// The highest fence of any removed record.
     floor: Fence,
     epoch: u64,
-    /// Until when each principal is known.
+    /// Until when each principal is remembered.
     principals: BTreeMap<PrincipalId, Timestamp>,
     /// The audit log, oldest first, and the number of its last entry.
     log: VecDeque<LogEntry>,
@@ -41,7 +41,7 @@ struct Inside {
 }
 
 impl Memory {
-    /// An empty store. Time and randomness come from outside, as this crate has neither.
+    /// An empty store. The caller provides time and randomness, which this crate does not have.
     pub fn new(clock: Arc<dyn Clock>, secret: Secret) -> Self {
         let inside = Inside {
             secret,
@@ -60,7 +60,7 @@ impl Memory {
         }
     }
 
-    /// The mutex makes every step atomic; the clock is read under it, so that time never runs
+    /// The mutex makes every step atomic. The clock is read while it is held, so time never runs
     /// backwards between two steps.
     fn lock(&self) -> (MutexGuard<'_, Inside>, Timestamp) {
         let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +105,7 @@ impl Store for Memory {
                 .range((from, Bound::Unbounded))
                 .map(|(_, record)| record.head.clone().at(now));
             Ok(heads
-                .filter(|head| query.state.is_none_or(|word| head.state.is_called(word)))
+                .filter(|head| query.state.is_none_or(|filter| filter.matches(head.state)))
                 .take(query.limit)
                 .collect())
         })
@@ -259,7 +259,7 @@ impl Inside {
     }
 
     fn sweep(&mut self, limit: usize, now: Timestamp) -> Swept {
-        // In the order in which they fell due, as a store with an index would find them.
+        // In the order in which they became due, as a store with an index would find them.
         let mut due: Vec<_> = self
             .records
             .values()

@@ -9,7 +9,7 @@ use crate::field;
 use crate::fingerprint::{FingerprintPolicy, Pointer};
 use crate::outcome::Class;
 
-/// What a route promises, and does after a lost attempt. See `docs/guarantees.md`.
+/// What a route promises, and what it does after a lost attempt. See `docs/guarantees.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Mode {
@@ -17,7 +17,8 @@ pub enum Mode {
     /// attempt is held as unknown.
     #[default]
     Hold,
-    /// The owner says that running twice is harmless: a lost attempt is followed by another.
+    /// The owner of the service declares that running twice is harmless: a lost attempt is followed
+    /// by another.
     Rerun,
     /// Effect and record commit in one transaction, or neither does. A lost attempt was rolled
     /// back, so it is followed by another, which fences it out.
@@ -25,13 +26,13 @@ pub enum Mode {
     /// The upstream keeps fence, mark and answer for each operation, and refuses lower fences: a
     /// lost attempt is followed by another.
     Fenced,
-    /// The upstream is asked what became of a lost attempt, and bars it: only then is it followed
-    /// by another.
+    /// The upstream is asked what became of a lost attempt, and bars it. Only then does another
+    /// attempt follow.
     Probe,
 }
 
 impl Mode {
-    /// All of them, the strongest promise first.
+    /// All modes, the strongest promise first.
     pub const ALL: [Mode; 5] = [
         Mode::Transaction,
         Mode::Fenced,
@@ -40,7 +41,7 @@ impl Mode {
         Mode::Rerun,
     ];
 
-    /// The word for it, as configuration and metrics spell it.
+    /// The name of this mode in configuration and metrics.
     pub const fn word(self) -> &'static str {
         match self {
             Mode::Hold => "hold",
@@ -62,7 +63,7 @@ impl Mode {
     }
 }
 
-/// Whether a route wants a key.
+/// Whether a route requires a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum KeyRule {
     /// A request without a key is refused.
@@ -70,14 +71,14 @@ pub enum KeyRule {
     /// A request without a key passes untouched.
     #[default]
     Optional,
-    /// Only keys this server issued are taken; a request without one is refused.
+    /// Only keys that this server issued are accepted; a request without one is refused.
     Issued,
     /// Keys are ignored.
     Off,
 }
 
 impl KeyRule {
-    /// The word for it, as configuration and listings spell it.
+    /// The name of this rule in configuration and listings.
     pub const fn word(self) -> &'static str {
         match self {
             KeyRule::Required => "required",
@@ -88,58 +89,57 @@ impl KeyRule {
     }
 }
 
-/// Where a request says which key it means.
+/// Where the key of a request comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum KeySource {
     /// In the field [`Policy::key_field`].
     #[default]
     Field,
-    /// In the JSON body, at this place: as APIs with a `ClientToken` have it.
+    /// The value at this place in the JSON body, as in APIs with a `ClientToken`.
     Body(Pointer),
-    /// Nowhere: it is made of these, so that requests which agree in all of them have the same one.
-    /// For callers that send no key, and for a short time only ([`DERIVED_RETENTION_MAX`]), since
-    /// somebody may well mean two things with the same words. Whether two requests with one key are
-    /// the same still says the fingerprint.
+    /// Derived from these parts: requests that agree in all of them have the same key. For callers
+    /// that send no key. The retention is short ([`DERIVED_RETENTION_MAX`]), since a caller may
+    /// legitimately send the same content twice. The fingerprint still decides whether two requests
+    /// with one key are the same.
     Derived(Vec<Part>),
 }
 
-/// A part of a request by which others are told apart or counted.
+/// A part of a request that keys are derived from, or by which new keys are counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// Who is asking.
+    /// The principal.
     Principal,
-    /// A header field, in lower case.
+    /// A header field; the name is in lower case.
     Header(Arc<str>),
     /// A value of the JSON body.
     Body(Pointer),
 }
 
-/// How many new keys there may be in a time, of those that have a part in common. Replays are free.
+/// A limit on new keys in a time, among requests that agree in one part. Replays do not count.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Velocity {
-    /// What they have in common.
+    /// The part that the requests have in common.
     pub by: Part,
-    /// So many new keys
+    /// The most new keys.
     pub keys: u32,
-    /// in this time.
+    /// The time in which they are counted.
     pub per: Duration,
 }
 
 /// What a route promises, and every limit it keeps. The defaults are those of `docs/http.md`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// What it promises, and does after a lost attempt.
+    /// What the route promises, and what it does after a lost attempt.
     pub mode: Mode,
-    /// Whether it wants a key.
+    /// Whether it requires a key.
     pub key: KeyRule,
     /// The field that carries the key.
     pub key_field: Arc<str>,
-    /// Where the key is.
+    /// Where the key comes from.
     pub key_source: KeySource,
-    /// Take only the quoted form of a key.
+    /// Accept only the quoted form of a key.
     pub strict_key: bool,
-    /// Refuse keys that carry less than so many bits, as far as their spelling tells. None are,
-    /// with zero.
+    /// Refuse keys whose spelling carries fewer bits than this. Zero refuses none.
     pub key_bits_min: u32,
     /// The methods that are guarded; others pass untouched.
     pub methods: Vec<Arc<str>>,
@@ -149,31 +149,31 @@ pub struct Policy {
     pub retention: Duration,
     /// How long a tombstone stands after that.
     pub tombstone: Duration,
-    /// How long an attempt may go without renewing.
+    /// How long an attempt may run without a renewal.
     pub lease: Duration,
     /// How long an attempt may run before it counts as lost.
     pub longest_attempt: Duration,
     /// How many attempts one key may begin.
     pub attempts_max: u32,
-    /// How long a repeat waits for a running attempt when it does not say.
+    /// How long a repeat waits for a running attempt if the request does not say.
     pub wait: Duration,
-    /// How long a repeat may wait at the most (`Prefer: wait`).
+    /// The longest wait a request may ask for (`Prefer: wait`).
     pub wait_max: Duration,
-    /// What a status means on this route, where it differs from the general rule.
+    /// Classes of statuses on this route, where they differ from the general rule.
     pub classes: BTreeMap<u16, Class>,
-    /// How many new keys there may be in a time.
+    /// Limits on new keys in a time.
     pub velocity: Vec<Velocity>,
     /// Keep answers for replay.
     pub keep_answers: bool,
-    /// What shape answers have now. One that was kept under another is not replayed: its effect is
-    /// done, its answer counts as not kept.
+    /// The current version of the route's answers. An answer kept under another version is not
+    /// replayed: its effect is done, but its answer counts as not kept.
     pub answer_version: Option<Arc<str>>,
     /// The largest answer that is kept; a larger one is sent but not kept.
     pub answer_bytes_max: usize,
     /// Replay `Set-Cookie` to later callers too.
     pub replay_cookies: bool,
-    /// Whether an answer is kept whose end was only the end of its connection: one that broke off
-    /// looks the same.
+    /// Keep an answer whose end is only the end of its connection. Such an answer looks the same if
+    /// it broke off.
     pub keep_close_delimited: bool,
     /// How much of a request body is held in memory before the rest is spilled to a file.
     pub body_memory_bytes_max: usize,
@@ -181,13 +181,18 @@ pub struct Policy {
     pub body_bytes_max: u64,
     /// How long one step of a request waits for the store.
     pub store_timeout: Duration,
-    /// The owner declares that a repeated effect is harmless here, with or without a record.
+    /// The owner of the service declares that a repeated effect is harmless here, with or without a
+    /// record.
     pub naturally_idempotent: bool,
     /// Let requests through unguarded while the store is unreachable. Only where
     /// [`Policy::naturally_idempotent`].
     pub fail_open: bool,
-    /// Only watch: count what would have been replayed or refused, and let everything through.
+    /// Only observe: count what would have been replayed or refused, and let everything through.
     pub shadow: bool,
+    /// Whether retry advice is also sent in the dialects of widespread SDKs: `X-Should-Retry`,
+    /// `Stripe-Should-Retry`, `Retry-After-Ms`, and the member `error` of problems. The gateway
+    /// sends them; the library only if asked to. `Retry-After` is always sent.
+    pub retry_dialects: bool,
 }
 
 impl Default for Policy {
@@ -205,8 +210,8 @@ impl Default for Policy {
             tombstone: Duration::from_secs(7 * 24 * 60 * 60),
             lease: Duration::from_secs(10),
             longest_attempt: Duration::from_secs(5 * 60),
-            // Enough for a client that backs off through a day of release-class answers; a bound
-            // all the same.
+            // Enough for a client that backs off through a day of release-class answers, but
+            // bounded.
             attempts_max: 100,
             wait: Duration::ZERO,
             wait_max: Duration::from_secs(30),
@@ -223,14 +228,15 @@ impl Default for Policy {
             naturally_idempotent: false,
             fail_open: false,
             shadow: false,
+            retry_dialects: false,
         }
     }
 }
 
-/// Shorter leases could not be renewed in time by anybody.
+/// Shorter leases could not be renewed in time.
 const LEASE_MIN: Duration = Duration::from_millis(1);
 
-/// Fields that a request carries for another purpose, or that are taken off it.
+/// Fields that have another purpose in a request, or that Hapax removes.
 const KEY_FIELDS_RESERVED: [&str; 19] = [
     "accept-encoding",
     "authorization",
@@ -256,18 +262,17 @@ const KEY_FIELDS_RESERVED: [&str; 19] = [
 /// The field that carries keys unless a route says otherwise.
 pub const KEY_FIELD: &str = "idempotency-key";
 
-/// The longest retention of a key that is derived. A caller who says the same again after that
-/// means it.
+/// The longest retention of a derived key. The same content after that is meant as a new request.
 pub const DERIVED_RETENTION_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// The longest name of a version of answers.
+/// The longest name of an answer version, in bytes.
 const ANSWER_VERSION_BYTES_MAX: usize = 255;
 
-/// Longer than any of this is meant for, and short enough for every store's and runtime's
-/// arithmetic.
+/// Longer than any sensible setting, and short enough for the arithmetic of every store and
+/// runtime.
 const DURATION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// A policy that contradicts itself. Found at start, never at a request.
+/// A policy that contradicts itself. It is found at start, never during a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -281,38 +286,38 @@ pub enum PolicyError {
         /// The retention as set.
         retention: Duration,
     },
-    /// Without a store nothing stops a second effect.
+    /// Without a store, a second effect is possible.
     #[error(
         "`fail_open` lets repeats through while the store is away: set `naturally_idempotent` too, or leave it off"
     )]
     FailOpen,
-    /// What the mode needs is in no request that is let through.
+    /// A request that is let through has no operation id and no fence, which this mode needs.
     #[error("`fail_open` lets requests through without operation and fence, and mode {} cannot do without: leave it off", .0.word())]
     FailOpenMode(Mode),
-    /// A limit that would refuse everything.
+    /// This limit would refuse everything.
     #[error("`{0}` is zero: nothing could ever run")]
     Zero(&'static str),
-    /// Memory would hold more than a body may have.
+    /// The part of a body held in memory would exceed the largest body.
     #[error("`body_memory_bytes_max` ({memory}) is over `body_bytes_max` ({all})")]
     MemoryOverBody {
-        /// The part held in memory, as set.
+        /// The limit in memory, as set.
         memory: usize,
-        /// The whole, as set.
+        /// The limit of the whole body, as set.
         all: u64,
     },
-    /// Nothing is remembered for that long.
+    /// The duration exceeds the longest that is supported.
     #[error("`{0}` is over a hundred years")]
     TooLong(&'static str),
-    /// The field name is not one HTTP allows, or one that means something else.
+    /// The field name is not valid in HTTP, or has another meaning.
     #[error("`key_field` is not the name of a header field that can carry a key: {0:?}")]
     KeyField(Arc<str>),
-    /// The method is not spelled as it is sent.
+    /// The method is not valid in HTTP or has lower-case letters.
     #[error("`methods` holds {0:?}: write methods as they are sent, in upper case")]
     Method(Arc<str>),
-    /// Renewing could not keep up.
+    /// Renewals could not keep up.
     #[error("`lease` is under a millisecond")]
     LeaseTooShort,
-    /// The route would wait longer than it allows anyone to.
+    /// The default wait is longer than the longest allowed wait.
     #[error("`wait` ({wait:?}) is over `wait_max` ({wait_max:?})")]
     Wait {
         /// The wait as set.
@@ -320,47 +325,57 @@ pub enum PolicyError {
         /// Its limit as set.
         wait_max: Duration,
     },
-    /// Issued keys come in a field.
+    /// An issued key must come in the key field.
     #[error(
         "`key` is issued, but `key_source` does not take it from the key field: a caller could not send what it was issued"
     )]
     IssuedElsewhere,
-    /// A legitimate second request would be answered with what the first one got.
+    /// A legitimate second request would get the answer of the first.
     #[error(
         "`retention` ({0:?}) is too long for a derived key: at most an hour, since somebody may mean the same words twice"
     )]
     DerivedRetention(Duration),
-    /// A legitimate later request would find that its key has expired, and has no other to send.
+    /// A legitimate later request would find its key expired, and could not send another.
     #[error(
         "`tombstone` ({0:?}) must be zero where the key is derived: a later request could not use a new key"
     )]
     DerivedTombstone(Duration),
-    /// Every request of a path would be the same one.
+    /// Every request to a path would have the same key.
     #[error("`key_source` derives a key from nothing: name at least one part")]
     DerivedFromNothing,
-    /// The field name is not one HTTP allows.
+    /// The field name is not valid in HTTP.
     #[error("{0:?} is not the name of a header field")]
     PartHeader(Arc<str>),
-    /// A `*` names any number of values.
+    /// A pointer with `*` may name several values.
     #[error("{0} may name more than one value: write a pointer without `*`")]
     PointerToMany(Pointer),
-    /// Nothing of the caller's could commit together with its record.
+    /// The store cannot commit a record together with the caller's effect.
     #[error(
         "`mode` is transaction, but this store takes no part in a caller's transaction: keep records in the Postgres database of \
          the effects, or in its SQLite file"
     )]
     NoTransactions,
-    /// Nobody can be asked what became of a lost attempt.
+    /// There is no probe to ask what became of a lost attempt.
     #[error("`mode` is probe, but there is no probe to ask what became of a lost attempt")]
     NoProbe,
-    /// No version at all is `None`.
+    /// The name of the answer version is not valid. Use `None` for no version.
     #[error(
         "`answer_version` must be 1 to {ANSWER_VERSION_BYTES_MAX} bytes without control characters"
     )]
     AnswerVersion,
+    /// A builder was given a whole policy after single settings of it.
+    #[error(
+        "`policy` was called after single settings such as `required`, and has undone them: call it first"
+    )]
+    Undone,
+    /// A builder was given one mode after another.
+    #[error(
+        "two modes were set, of which one guard can have one: call only one of `transaction`, `rerun`, `fenced` and `probe`, and leave `mode` of the policy to it"
+    )]
+    TwoModes,
 }
 
-/// As configuration spells it.
+/// The part as spelled in configuration.
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -372,8 +387,18 @@ impl fmt::Display for Part {
 }
 
 impl Policy {
-    /// Whether the settings make sense together.
-    pub fn validate(&self) -> Result<(), PolicyError> {
+    /// Every setting that contradicts itself or another. A policy without mistakes can be used.
+    pub fn mistakes(&self) -> Vec<PolicyError> {
+        let mut mistakes = self.limits_mistakes();
+        mistakes.extend(self.mode_mistakes());
+        mistakes.extend(self.name_mistakes());
+        mistakes.extend(self.source_mistake());
+        mistakes.extend(self.parts().filter_map(part_mistake));
+        mistakes
+    }
+
+    fn limits_mistakes(&self) -> Vec<PolicyError> {
+        let is_velocity = |is_wrong: fn(&Velocity) -> bool| self.velocity.iter().any(is_wrong);
         let zeros = [
             ("lease", self.lease.is_zero()),
             ("retention", self.retention.is_zero()),
@@ -382,18 +407,22 @@ impl Policy {
             ("body_bytes_max", self.body_bytes_max == 0),
             ("store_timeout", self.store_timeout.is_zero()),
             ("methods", self.methods.is_empty()),
-            (
-                "velocity.keys",
-                self.velocity.iter().any(|velocity| velocity.keys == 0),
-            ),
+            ("velocity.keys", is_velocity(|velocity| velocity.keys == 0)),
             (
                 "velocity.per",
-                self.velocity.iter().any(|velocity| velocity.per.is_zero()),
+                is_velocity(|velocity| velocity.per.is_zero()),
             ),
         ];
-        if let Some((name, _)) = zeros.into_iter().find(|(_, is_zero)| *is_zero) {
-            return Err(PolicyError::Zero(name));
+        let zeros: Vec<_> = zeros
+            .into_iter()
+            .filter(|(_, is_zero)| *is_zero)
+            .map(|(name, _)| PolicyError::Zero(name))
+            .collect();
+        // Zeros break the comparisons below as well, which would only repeat the mistake.
+        if !zeros.is_empty() {
+            return zeros;
         }
+        let velocity_per_max = self.velocity.iter().map(|velocity| velocity.per).max();
         let durations = [
             ("lease", self.lease),
             ("retention", self.retention),
@@ -401,62 +430,58 @@ impl Policy {
             ("longest_attempt", self.longest_attempt),
             ("wait_max", self.wait_max),
             ("store_timeout", self.store_timeout),
-            (
-                "velocity.per",
-                self.velocity
-                    .iter()
-                    .map(|velocity| velocity.per)
-                    .max()
-                    .unwrap_or_default(),
-            ),
+            ("velocity.per", velocity_per_max.unwrap_or_default()),
         ];
-        if let Some((name, _)) = durations
+        let too_long = durations
             .into_iter()
-            .find(|(_, duration)| *duration > DURATION_MAX)
-        {
-            return Err(PolicyError::TooLong(name));
-        }
+            .filter(|(_, duration)| *duration > DURATION_MAX)
+            .map(|(name, _)| PolicyError::TooLong(name));
+        let mut mistakes: Vec<_> = too_long.collect();
         if self.lease > self.retention {
-            return Err(PolicyError::LeaseOverRetention {
+            mistakes.push(PolicyError::LeaseOverRetention {
                 lease: self.lease,
                 retention: self.retention,
             });
         }
-        if self.fail_open && !self.naturally_idempotent {
-            return Err(PolicyError::FailOpen);
-        }
-        if self.fail_open && matches!(self.mode, Mode::Transaction | Mode::Fenced | Mode::Probe) {
-            return Err(PolicyError::FailOpenMode(self.mode));
-        }
         if self.body_memory_bytes_max as u64 > self.body_bytes_max {
-            return Err(PolicyError::MemoryOverBody {
+            mistakes.push(PolicyError::MemoryOverBody {
                 memory: self.body_memory_bytes_max,
                 all: self.body_bytes_max,
             });
         }
         if self.wait > self.wait_max {
-            return Err(PolicyError::Wait {
+            mistakes.push(PolicyError::Wait {
                 wait: self.wait,
                 wait_max: self.wait_max,
             });
         }
-        if !field::is_name(&self.key_field)
-            || KEY_FIELDS_RESERVED
-                .iter()
-                .any(|name| self.key_field.eq_ignore_ascii_case(name))
-        {
-            return Err(PolicyError::KeyField(self.key_field.clone()));
+        if self.lease < LEASE_MIN {
+            mistakes.push(PolicyError::LeaseTooShort);
         }
-        // Methods are compared as they are sent: in lower case this one would guard nothing.
+        mistakes
+    }
+
+    fn mode_mistakes(&self) -> Option<PolicyError> {
+        let needs_store = matches!(self.mode, Mode::Transaction | Mode::Fenced | Mode::Probe);
+        match self.fail_open {
+            true if !self.naturally_idempotent => Some(PolicyError::FailOpen),
+            true if needs_store => Some(PolicyError::FailOpenMode(self.mode)),
+            _ => None,
+        }
+    }
+
+    fn name_mistakes(&self) -> Vec<PolicyError> {
+        let mut mistakes = Vec::new();
+        let is_reserved = |name: &&str| self.key_field.eq_ignore_ascii_case(name);
+        if !field::is_name(&self.key_field) || KEY_FIELDS_RESERVED.iter().any(is_reserved) {
+            mistakes.push(PolicyError::KeyField(self.key_field.clone()));
+        }
+        // Methods are compared as sent: a lower-case name would match no request.
         let is_method = |method: &str| {
             field::is_name(method) && !method.bytes().any(|b| b.is_ascii_lowercase())
         };
-        if let Some(method) = self.methods.iter().find(|method| !is_method(method)) {
-            return Err(PolicyError::Method(method.clone()));
-        }
-        if self.lease < LEASE_MIN {
-            return Err(PolicyError::LeaseTooShort);
-        }
+        let bad_methods = self.methods.iter().filter(|method| !is_method(method));
+        mistakes.extend(bad_methods.cloned().map(PolicyError::Method));
         let is_version = |version: &str| {
             (1..=ANSWER_VERSION_BYTES_MAX).contains(&version.len())
                 && !version.chars().any(char::is_control)
@@ -466,27 +491,26 @@ impl Policy {
             .as_deref()
             .is_some_and(|version| !is_version(version))
         {
-            return Err(PolicyError::AnswerVersion);
+            mistakes.push(PolicyError::AnswerVersion);
         }
-        self.validate_source()?;
-        self.parts().try_for_each(validate_part)
+        mistakes
     }
 
-    fn validate_source(&self) -> Result<(), PolicyError> {
+    fn source_mistake(&self) -> Option<PolicyError> {
         if self.key == KeyRule::Issued && self.key_source != KeySource::Field {
-            return Err(PolicyError::IssuedElsewhere);
+            return Some(PolicyError::IssuedElsewhere);
         }
         match &self.key_source {
-            KeySource::Field => Ok(()),
-            KeySource::Body(pointer) => validate_pointer(pointer),
-            KeySource::Derived(parts) if parts.is_empty() => Err(PolicyError::DerivedFromNothing),
+            KeySource::Field => None,
+            KeySource::Body(pointer) => pointer_mistake(pointer),
+            KeySource::Derived(parts) if parts.is_empty() => Some(PolicyError::DerivedFromNothing),
             KeySource::Derived(_) if self.retention > DERIVED_RETENTION_MAX => {
-                Err(PolicyError::DerivedRetention(self.retention))
+                Some(PolicyError::DerivedRetention(self.retention))
             }
             KeySource::Derived(_) if !self.tombstone.is_zero() => {
-                Err(PolicyError::DerivedTombstone(self.tombstone))
+                Some(PolicyError::DerivedTombstone(self.tombstone))
             }
-            KeySource::Derived(_) => Ok(()),
+            KeySource::Derived(_) => None,
         }
     }
 
@@ -502,8 +526,8 @@ impl Policy {
             .chain(self.velocity.iter().map(|velocity| &velocity.by))
     }
 
-    /// The places of the JSON body that have to be read, each once: for the key, and for what new
-    /// keys are counted by.
+    /// The places of the JSON body that have to be read, each once: for the key, and for the
+    /// counting of new keys.
     pub fn pointers(&self) -> Vec<Pointer> {
         let key = if let KeySource::Body(pointer) = &self.key_source {
             Some(pointer)
@@ -532,21 +556,17 @@ impl Policy {
     }
 }
 
-fn validate_part(part: &Part) -> Result<(), PolicyError> {
+fn part_mistake(part: &Part) -> Option<PolicyError> {
     match part {
-        Part::Principal => Ok(()),
-        Part::Header(name) if field::is_name(name) => Ok(()),
-        Part::Header(name) => Err(PolicyError::PartHeader(name.clone())),
-        Part::Body(pointer) => validate_pointer(pointer),
+        Part::Principal => None,
+        Part::Header(name) if field::is_name(name) => None,
+        Part::Header(name) => Some(PolicyError::PartHeader(name.clone())),
+        Part::Body(pointer) => pointer_mistake(pointer),
     }
 }
 
-fn validate_pointer(pointer: &Pointer) -> Result<(), PolicyError> {
-    if pointer.is_exact() {
-        Ok(())
-    } else {
-        Err(PolicyError::PointerToMany(pointer.clone()))
-    }
+fn pointer_mistake(pointer: &Pointer) -> Option<PolicyError> {
+    (!pointer.is_exact()).then(|| PolicyError::PointerToMany(pointer.clone()))
 }
 
 #[cfg(test)]
@@ -555,7 +575,7 @@ mod tests {
 
     #[test]
     fn the_defaults_make_sense() {
-        Policy::default().validate().unwrap();
+        assert_eq!(Policy::default().mistakes(), []);
     }
 
     fn by(by: Part, keys: u32, per: Duration) -> Policy {
@@ -594,7 +614,7 @@ mod tests {
             }],
             ..from(derived())
         };
-        policy.validate().unwrap();
+        assert_eq!(policy.mistakes(), []);
         assert_eq!(policy.pointers(), [pointer("/a"), pointer("/b")]);
         assert_eq!(
             from(KeySource::Body(pointer("/k"))).pointers(),
@@ -765,15 +785,39 @@ mod tests {
             ),
         ];
         for (policy, message) in cases {
-            let error = policy.validate().unwrap_err().to_string();
-            assert!(error.starts_with(message), "{error}");
+            let mistakes: Vec<_> = policy.mistakes().iter().map(ToString::to_string).collect();
+            assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+            assert!(mistakes[0].starts_with(message), "{mistakes:?}");
         }
-        Policy {
+        let harmless = Policy {
             fail_open: true,
             naturally_idempotent: true,
             ..Policy::default()
-        }
-        .validate()
-        .unwrap();
+        };
+        assert_eq!(harmless.mistakes(), []);
+    }
+
+    #[test]
+    fn all_mistakes_are_found_at_once() {
+        let policy = Policy {
+            lease: DURATION_MAX,
+            fail_open: true,
+            key_field: "content-type".into(),
+            methods: vec!["post".into(), "patch".into()],
+            ..Policy::default()
+        };
+        assert_eq!(
+            policy.mistakes(),
+            [
+                PolicyError::LeaseOverRetention {
+                    lease: DURATION_MAX,
+                    retention: policy.retention
+                },
+                PolicyError::FailOpen,
+                PolicyError::KeyField("content-type".into()),
+                PolicyError::Method("post".into()),
+                PolicyError::Method("patch".into()),
+            ]
+        );
     }
 }

@@ -30,9 +30,9 @@ impl Fence {
         self.0
     }
 
-    /// The next fence: above the previous one of this record, above everything the store has
-    /// removed, and near the store's clock, so that it grows even where nothing of the past is
-    /// left.
+    /// The next fence. It is above the previous fence of this record and above every fence the
+    /// store has removed. It is also at least the store's time, so that it grows even if a store
+    /// has lost all its fences.
     pub fn mint(previous: Fence, floor: Fence, now: Timestamp) -> Fence {
         let fence = (previous.0.max(floor.0) + 1).max(now.as_micros());
         assert!(
@@ -49,13 +49,13 @@ impl fmt::Display for Fence {
     }
 }
 
-/// Who made a claim. A driver may re-send a claim whose reply was lost; "exists with my token" then
-/// means mine.
+/// Identifies who made a claim. A driver may re-send a claim whose reply was lost; a record with
+/// the driver's own token is then the driver's own claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct AttemptToken([u8; 16]);
 
 impl AttemptToken {
-    /// A token from a good source of randomness, which this crate does not have.
+    /// A token from 16 random bytes. This crate has no source of randomness.
     pub const fn from_bytes(bytes: [u8; 16]) -> AttemptToken {
         AttemptToken(bytes)
     }
@@ -83,21 +83,21 @@ pub enum State {
     Expired(Last),
 }
 
-/// What a tombstone remembers of the record it stands for.
+/// What a tombstone remembers of the record it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Last {
     /// The effect was done.
     Completed,
-    /// It was definitively refused.
+    /// The request was definitively refused.
     Failed,
-    /// It is known not to have happened.
+    /// The effect is known not to have happened.
     Retryable,
-    /// Nobody ever found out.
+    /// The outcome was never resolved.
     Unknown,
 }
 
 impl State {
-    /// The word for it, as commands and metrics print it.
+    /// The name of this state in commands and metrics.
     pub const fn word(self) -> &'static str {
         match self {
             State::Running => "running",
@@ -109,17 +109,8 @@ impl State {
         }
     }
 
-    /// What to list every state [without a known end](State::is_open) by, instead of by its word:
-    /// all that somebody may have to look into.
-    pub const OPEN: &str = "open";
-
-    /// Whether it is what a listing by this word asks for.
-    pub fn is_called(self, word: &str) -> bool {
-        word == self.word() || (word == State::OPEN && self.is_open())
-    }
-
-    /// Whether its end is not known: no time removes such a record, as that would turn "nobody
-    /// knows" into "never happened".
+    /// Whether the end of the attempt is not known. Such a record is never removed by time alone:
+    /// that would turn "unknown" into "never happened".
     pub const fn is_open(self) -> bool {
         matches!(
             self,
@@ -127,7 +118,7 @@ impl State {
         )
     }
 
-    /// What a tombstone remembers of it.
+    /// What a tombstone remembers of this state.
     pub const fn last(self) -> Last {
         match self {
             State::Completed => Last::Completed,
@@ -139,8 +130,67 @@ impl State {
     }
 }
 
+/// Which states a listing includes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StateFilter {
+    /// [`State::Running`].
+    Running,
+    /// [`State::Completed`].
+    Completed,
+    /// [`State::Failed`].
+    Failed,
+    /// [`State::Retryable`].
+    Retryable,
+    /// [`State::Unknown`].
+    Unknown,
+    /// [`State::Expired`], whatever the record was before.
+    Expired,
+    /// Every state [without a known end](State::is_open): all records that an operator may have to
+    /// look into.
+    Open,
+}
+
+impl StateFilter {
+    /// All of them.
+    pub const ALL: [StateFilter; 7] = [
+        StateFilter::Running,
+        StateFilter::Completed,
+        StateFilter::Failed,
+        StateFilter::Retryable,
+        StateFilter::Unknown,
+        StateFilter::Expired,
+        StateFilter::Open,
+    ];
+
+    /// The name of this filter: that of its state, or `open`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            StateFilter::Running => "running",
+            StateFilter::Completed => "completed",
+            StateFilter::Failed => "failed",
+            StateFilter::Retryable => "retryable",
+            StateFilter::Unknown => "unknown",
+            StateFilter::Expired => "expired",
+            StateFilter::Open => "open",
+        }
+    }
+
+    /// Whether a listing includes records in this state.
+    pub const fn matches(self, state: State) -> bool {
+        match self {
+            StateFilter::Running => matches!(state, State::Running),
+            StateFilter::Completed => matches!(state, State::Completed),
+            StateFilter::Failed => matches!(state, State::Failed),
+            StateFilter::Retryable => matches!(state, State::Retryable),
+            StateFilter::Unknown => matches!(state, State::Unknown),
+            StateFilter::Expired => matches!(state, State::Expired(_)),
+            StateFilter::Open => state.is_open(),
+        }
+    }
+}
+
 impl Last {
-    /// The word for it, as problem bodies print it.
+    /// The name of this state in problem bodies.
     pub const fn word(self) -> &'static str {
         match self {
             Last::Completed => "completed",
@@ -151,28 +201,28 @@ impl Last {
     }
 }
 
-/// The small part of a record: all that deciding needs.
+/// The small part of a record: all that [`decide`](crate::decide::decide) needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The record's name in its store.
     pub id: RecordId,
-    /// Whose record, for which operation.
+    /// Namespace, principal and operation.
     pub scope: Arc<Scope>,
     /// The caller's key.
     pub key: Key,
-    /// Where it stands.
+    /// The state as stored. [`Head::state_at`] gives the state at a time.
     pub state: State,
     /// The number of the latest attempt.
     pub fence: Fence,
     /// Who made the latest claim.
     pub token: AttemptToken,
-    /// Counts every write; what an operator's change is conditional on.
+    /// Counts every write. An operator's change is conditional on it.
     pub version: u64,
     /// How many attempts were begun.
     pub attempts: u32,
-    /// Until when the attempt may run, by the store's clock. Means nothing unless running.
+    /// Until when the attempt may run, by the store's clock. Only valid while running.
     pub lease_until: Timestamp,
-    /// What the first request looked like. `None` only in a tombstone left by `forget`.
+    /// The fingerprint of the first request. `None` only in a tombstone left by `forget`.
     pub fingerprint: Option<Fingerprint>,
     /// When the key was first claimed.
     pub created_at: Timestamp,
@@ -180,22 +230,22 @@ pub struct Head {
     pub claimed_at: Timestamp,
     /// When the latest terminal write was made.
     pub finished_at: Timestamp,
-    /// When replay ends. Means nothing while running.
+    /// When replay ends. Not valid while running.
     pub expires_at: Timestamp,
-    /// When the tombstone goes. Means nothing while running.
+    /// When the tombstone ends. Not valid while running.
     pub tombstone_until: Timestamp,
-    /// The status the effect was answered with, kept or not; from 1000 on, why the attempt was
-    /// lost. [`Head::answered`] and [`Head::loss`] tell which.
+    /// Below 1000, the status of the service's answer, kept or not. From 1000 on, a code for why
+    /// the attempt was lost. [`Head::answered`] and [`Head::loss`] decode it.
     pub status: Option<u16>,
     /// Whether the answer was kept.
     pub kept: bool,
-    /// The id of the request that made the latest attempt. Each claim sets it, whether it is the
-    /// first or not, and nothing else changes it: a replay does not, nor does any end. Only
-    /// `forget` erases it. `None` in records from before, and where the caller had none.
+    /// The id of the request that made the latest attempt. Each claim sets it; a replay and the end
+    /// of an attempt leave it unchanged; `forget` erases it. `None` in records of versions without
+    /// request ids, and where the caller had none.
     pub request_id: Option<RequestId>,
 }
 
-/// A record whole: the head, and the answer where one was kept.
+/// A whole record: the head, and the answer if one was kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// All that deciding needs.
@@ -205,7 +255,7 @@ pub struct Record {
 }
 
 impl Head {
-    /// The state as it is at `now`, whether or not a sweep has come by to write it down.
+    /// The state at `now`, whether or not a sweep has written it.
     pub fn state_at(&self, now: Timestamp) -> State {
         match self.state {
             State::Running if self.lease_until <= now => State::Unknown,
@@ -215,9 +265,9 @@ impl Head {
         }
     }
 
-    /// Whether somebody has to find out what became of it, and can still say so; `state` is what a
-    /// reading tells. Of what was forgotten nothing can be said any more: without a fingerprint a
-    /// settled answer could be replayed to anybody who guesses the key.
+    /// Whether an operator has to find out what became of the attempt and can still settle it.
+    /// `state` is the state at the time of reading. A forgotten record cannot be settled: without a
+    /// fingerprint, its answer could be replayed to anyone who guesses the key.
     pub fn is_unresolved(&self, state: State) -> bool {
         matches!(state, State::Unknown | State::Expired(Last::Unknown))
             && self.fingerprint.is_some()
@@ -232,16 +282,16 @@ impl Head {
         }
     }
 
-    /// Why nobody knows what became of the latest attempt; `state` is what a reading tells. `None`
-    /// where somebody does, or will.
+    /// Why the outcome of the latest attempt is not known. `state` is the state at the time of
+    /// reading. `None` if the outcome is known or the attempt is running.
     pub fn loss(&self, state: State) -> Option<Loss> {
         matches!(state, State::Unknown | State::Expired(Last::Unknown))
             .then(|| Loss::from_code(self.status))
     }
 
-    /// The head as a reader sees it at `now`: past its retention it is a tombstone and its answer
-    /// is gone, by the time alone. Nobody has to write that down, so that a store may drop answers
-    /// in bulk and leave heads as they are.
+    /// The head as a reader sees it at `now`: past its retention it is a tombstone without an
+    /// answer. This follows from the time alone, without a write, so a store may drop answers in
+    /// bulk and leave heads unchanged.
     #[must_use]
     pub fn at(self, now: Timestamp) -> Head {
         match self.state_at(now) {
@@ -254,15 +304,15 @@ impl Head {
         }
     }
 
-    /// Whether the last attempt that ended left the record for no longer than [`REFUSED_FOR`],
-    /// without a tombstone.
+    /// Whether the last attempt that ended left the record with a lifetime of at most
+    /// [`REFUSED_FOR`] and without a tombstone.
     pub(crate) fn was_short_lived(&self) -> bool {
         self.finished_at != Timestamp::ZERO
             && self.tombstone_until == self.expires_at
             && self.expires_at <= self.finished_at.after(REFUSED_FOR)
     }
 
-    /// Whether 401 or 403 is all that came of the key, so that the record is kept for
+    /// Whether the key's attempts ended only in 401 or 403, so that the record is kept for
     /// [`REFUSED_FOR`] only.
     pub fn is_refused(&self) -> bool {
         self.state == State::Retryable
@@ -270,8 +320,8 @@ impl Head {
             && self.was_short_lived()
     }
 
-    /// Whether the record is as good as absent: its tombstone is over. One that was never resolved
-    /// stays for good.
+    /// Whether the tombstone is over, so that the record counts as absent. A record that was never
+    /// resolved is never gone.
     pub fn is_gone(&self, now: Timestamp) -> bool {
         !self.state_at(now).is_open() && self.tombstone_until <= now
     }

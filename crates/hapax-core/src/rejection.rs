@@ -1,60 +1,64 @@
-//! The rejections: every answer the layer gives by itself, in one table. What the gateway refuses
-//! before it asks the layer is in its `stack.rs`, and what is no HTTP request in its `wire/`.
+//! The rejections: every answer that the layer gives by itself, in one table. Requests that the
+//! gateway refuses before they reach the layer are in its `stack.rs`; input that is not an HTTP
+//! request is in its `wire/`.
 //!
 //! To add one: a variant here, its row in [`Rejection::row`] and its sentence in
-//! [`Rejection::detail`]; a section in `docs/problems.md` and a row in `docs/http.md`; a case in the
-//! library's test `rejections` and in the server's test `contract`, whose snapshots `HAPAX_BLESS=1`
-//! writes. Then look at the matches that have a last arm for all others: `members` in the
+//! [`Rejection::detail`]; a section in `docs/problems.md` and a row in `docs/http.md`; a case in
+//! the library's test `rejections` and in the server's test `contract`, whose snapshots
+//! `HAPAX_BLESS=1` writes. Then check the matches with a catch-all arm: `members` in the
 //! middleware's `problem.rs`, `is_duplicate` in the server's telemetry, `cause` in its access log.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::field;
 use crate::key::KeyError;
-use crate::policy::{Part, Policy};
+use crate::policy::{KEY_FIELD, Part, Policy};
 use crate::record::Last;
 use crate::time::Timestamp;
 
-/// An answer Hapax gives by itself.
+/// An answer that Hapax gives by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// The route requires a key and there was none.
+    /// The route requires a key and the request had none.
     KeyMissing,
-    /// The route takes its key from this part of the request, and it was not there.
+    /// The route takes its key from this part of the request, and the part is missing.
     KeyPartMissing(Part),
     /// The key field could not be read as one key.
     KeyMalformed(KeyError),
-    /// A key stood in the query string, where logs and proxies keep it.
+    /// The key is in the query string, where logs and proxies keep it.
     KeyInUrl {
         /// The name of the query parameter.
         parameter: Arc<str>,
     },
-    /// A new key that others could guess, on a route that takes none such.
+    /// A new key is easy to guess, on a route that refuses such keys.
     KeyGuessable {
-        /// How many bits a key must have at least.
+        /// The fewest bits a key must have.
         bits_min: u32,
     },
-    /// The route takes only keys this server issued, and this is not one.
+    /// The route takes only keys that this server issued, and this is not one.
     TokenInvalid,
-    /// Who is asking could not be established.
+    /// The principal could not be established.
     PrincipalMissing {
-        /// What is wrong with the credential where it was looked for, as a sentence: `The header
-        /// authorization is missing.`
+        /// The fault of the credential as a sentence: `The header authorization is missing.`
         flaw: Option<Arc<str>>,
         /// A part of the request that may identify its sender, where no setting says how to read
         /// it.
         unread: Option<Arc<Unread>>,
     },
-    /// The caller's credentials were checked, and are not good.
+    /// The service did not say who is asking: a mistake in how it was put together, which its
+    /// caller cannot mend.
+    PrincipalNotSet,
+    /// The caller's credentials were checked and are not valid.
     CredentialsInvalid(Flaw),
-    /// Who is asking could not be checked at the moment.
+    /// The caller's credentials cannot be checked at the moment.
     PrincipalUnavailable,
-    /// It is a gRPC call with a key, or on a route that needs one: whether it succeeded is in its
-    /// trailers, which are not read.
+    /// A gRPC call with a key, or on a route that needs one. Whether it succeeded is in its
+    /// trailers, which Hapax does not read.
     GrpcNotGuarded {
-        /// The field that carries keys here.
+        /// The field that carries keys on this route.
         key_field: Arc<str>,
     },
     /// The request body ended in an error.
@@ -67,7 +71,7 @@ pub enum Rejection {
     /// There is no room to buffer the request body: see `buffered_memory_bytes_max` in
     /// `hapax::Limits`. Nothing was begun.
     BufferFull,
-    /// An attempt is running, or has just ended retryable.
+    /// An attempt is running, or has just ended as retryable.
     InFlight {
         /// When to ask again.
         retry_after: Duration,
@@ -76,51 +80,50 @@ pub enum Rejection {
     OutcomeUnknown,
     /// The effect is done, but its answer was not kept.
     AnswerNotKept {
-        /// What it was answered with.
+        /// The status of the answer.
         status: Option<u16>,
-        /// When.
+        /// When the attempt ended.
         at: Timestamp,
     },
-    /// The same key with another request.
+    /// The same key came with a different request.
     KeyReused,
-    /// Past its retention, or a token past its life.
+    /// The record is past its retention, or the issued key is past its life.
     KeyExpired {
-        /// What became of it; `None` if it never began.
+        /// The last state of the record; `None` if no attempt ever began.
         last: Option<Last>,
-        /// Not time has ended it, but an operator, who had it forgotten.
+        /// An operator forgot the record before its time was over.
         is_forgotten: bool,
     },
-    /// The key has begun as many attempts as it may.
+    /// The key has used up its attempts.
     AttemptsExhausted,
     /// The caller's own deadline has passed, and nothing was begun.
     DeadlinePassed,
-    /// More operations are running than this node takes on.
+    /// This node runs as many operations as it may.
     TooManyKeys,
-    /// More new keys in a time than the route allows; there was room for none.
+    /// The route's limit on new keys in a time is reached; no attempt was begun.
     KeysTooFast {
-        /// When there will be room for one.
+        /// When the next new key fits the limit.
         retry_after: Duration,
     },
-    /// The principal has as many records, or as many bytes of kept answers, as one may have.
+    /// The principal has reached its quota of records or of bytes of kept answers.
     QuotaReached,
-    /// The store has as many records as it may have, or as many as it may have of callers who have
-    /// none yet.
+    /// The store has reached its limit on records, or its limit for principals without records.
     StoreFull,
-    /// The upstream was never reached: nothing happened. For the first caller.
+    /// The upstream was never reached, so nothing happened. For the first caller.
     UpstreamUnreachable,
-    /// The upstream was reached and lost. For the first caller.
+    /// The upstream was reached and then lost. For the first caller.
     Lost {
-        /// It did not answer in time, rather than breaking off.
+        /// The upstream did not answer in time; otherwise its answer broke off.
         timed_out: bool,
         /// Whether the route's mode makes a repeat safe.
         repeat: bool,
     },
-    /// The upstream says that it is done, but did not complete the record in its transaction. For
-    /// the first caller.
+    /// The upstream answers that the work is done, but did not complete the record in its
+    /// transaction. For the first caller.
     NotJoined,
     /// The store did not answer in time.
     StoreUnavailable,
-    /// This node is shutting down and begins nothing new.
+    /// This node is shutting down and begins no new attempts.
     Draining,
     /// `Idempotency-Deadline` could not be read.
     DeadlineMalformed,
@@ -129,14 +132,14 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// Come back, the later the longer the attempt has been running already.
+    /// Asks the caller to come back. The wait grows with the time the attempt has been running.
     pub fn in_flight(running_for: Duration) -> Rejection {
         Rejection::InFlight {
             retry_after: running_for.clamp(Duration::from_millis(100), Duration::from_secs(5)),
         }
     }
 
-    /// What the first caller hears of an attempt that was lost.
+    /// The rejection that the first caller gets after its attempt was lost.
     pub fn lost(policy: &Policy, timed_out: bool) -> Rejection {
         Rejection::Lost {
             timed_out,
@@ -145,24 +148,23 @@ impl Rejection {
     }
 }
 
-/// What a caller is told of credentials that are not good: only what its own clock tells it as
-/// well.
+/// What a caller learns about invalid credentials: only what its own clock can tell it as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// Their time is over.
+    /// They have expired.
     Expired,
-    /// Their time has not come.
+    /// They are not yet valid.
     NotYetValid,
     /// Anything else.
     Other,
 }
 
-/// What a caller is told about trying again with the same key.
+/// The advice to the caller about repeating the request with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// It would not help, or is for a person to decide.
+    /// A repeat would not help, or a person has to decide.
     No,
-    /// After this long.
+    /// Repeat after this long.
     After(Duration),
 }
 
@@ -175,15 +177,15 @@ pub struct Row {
     pub slug: &'static str,
     /// The problem's title.
     pub title: &'static str,
-    /// What the caller is told about trying again.
+    /// The advice about a repeat.
     pub retry: Retry,
 }
 
-/// When to ask again where nothing better is known.
+/// The default delay before a repeat.
 const SOON: Retry = Retry::After(Duration::from_secs(1));
 
 impl Rejection {
-    /// The row of the table this rejection is.
+    /// The row of this rejection in the table.
     pub fn row(&self) -> Row {
         use Rejection as R;
         let row = |status, slug, title, retry| Row {
@@ -227,6 +229,12 @@ impl Rejection {
                 400,
                 "principal-missing",
                 "The request does not say who is asking",
+                Retry::No,
+            ),
+            R::PrincipalNotSet => row(
+                500,
+                "principal-not-set",
+                "The service does not know who is asking",
                 Retry::No,
             ),
             R::CredentialsInvalid(_) => row(
@@ -319,8 +327,8 @@ impl Rejection {
                 "Too many new keys in a short time",
                 Retry::After(*retry_after),
             ),
-            // No moment is named: there is room again when older records have expired, which may
-            // take a day.
+            // No retry time: there is room again when older records have expired, which may take a
+            // day.
             R::QuotaReached => row(
                 429,
                 "quota-reached",
@@ -377,11 +385,11 @@ impl Rejection {
         }
     }
 
-    /// What a person reads about this very case: what is wrong, which header, setting or limit it
-    /// concerns, and what to do. Holds nothing of the record or the store, and of the request at
-    /// most the name of a field or of a query parameter.
+    /// A text for people about this case: the fault, the header, setting or limit it concerns, and
+    /// what to do. It reveals nothing of the record or the store, and of the request at most the
+    /// name of a field or of a query parameter.
     ///
-    /// `key_field` is the field that carries keys here.
+    /// `key_field` is the field that carries keys on this route.
     pub fn detail(&self, key_field: &str) -> String {
         use Rejection as R;
         let key = field::in_capitals(key_field);
@@ -404,6 +412,9 @@ impl Rejection {
             R::PrincipalMissing { unread: Some(name), .. } => unread_detail(name),
             R::PrincipalMissing { flaw: Some(flaw), .. } => format!("{flaw} Nothing was begun. Send the credential this API takes."),
             R::PrincipalMissing { .. } => "Nothing was begun. Send the credential this API takes.".into(),
+            R::PrincipalNotSet => {
+                "This service was put together in the wrong order, so it cannot tell its callers apart. Nothing was begun. Its log says what is missing.".into()
+            }
             R::CredentialsInvalid(Flaw::Expired) => {
                 "The credentials have expired. Repeat the same request with the same key and fresh credentials of the same caller.".into()
             }
@@ -447,7 +458,7 @@ impl Rejection {
             }
             R::DeadlinePassed => "The time in Idempotency-Deadline has passed. Nothing was begun.".into(),
             R::TooManyKeys => {
-                "This node is working on as many operations as it may (attempts_max). Nothing was begun. Repeat the same request with the same key after the time in Retry-After.".into()
+                "This node is working on as many operations as it may (attempts_in_flight_max). Nothing was begun. Repeat the same request with the same key after the time in Retry-After.".into()
             }
             R::KeysTooFast { .. } => {
                 "More new keys arrived in a short time than velocity allows. Nothing was begun. Repeat the same request with the same key after the time in Retry-After; repeats of earlier requests are not held up.".into()
@@ -483,7 +494,16 @@ impl Rejection {
     }
 }
 
-/// A part of a request as a person would look for it.
+/// The detail, for a key in its usual field.
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail(KEY_FIELD))
+    }
+}
+
+impl std::error::Error for Rejection {}
+
+/// The part in words, for a person who looks for it in a request.
 fn in_words(part: &Part) -> String {
     match part {
         Part::Principal => "who is asking".to_owned(),
@@ -502,11 +522,11 @@ pub struct Unread {
     pub name: Arc<str>,
     /// The principal source that reads it, as in `digest:x-user`, if there is one.
     pub principal: Option<Arc<str>>,
-    /// Whether the setting `anonymous_fields` takes it.
+    /// Whether the setting `anonymous_fields` can name it.
     pub may_be_anonymous: bool,
 }
 
-/// The longest name that is repeated in full.
+/// The longest name that is printed whole, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
 fn unread_detail(unread: &Unread) -> String {
@@ -532,7 +552,7 @@ fn unread_detail(unread: &Unread) -> String {
     )
 }
 
-/// A name that a caller may have made up, short and on one line.
+/// A name that a caller may have made up, shortened and without control characters.
 fn shown(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, '"' | '\\') || c == ' ';
     let mut shown: String = name

@@ -1,4 +1,4 @@
-//! The scope: whose key it is, and for which operation.
+//! The scope: to whom a key belongs, and for which operation.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,24 +7,24 @@ use crate::digest::{Parts, hex, unhex};
 use crate::key::Key;
 use crate::operation::Secret;
 
-/// Who is asking, as far as keys are concerned. Two principals never share a record.
+/// The caller to whom a key belongs. Two principals never share a record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Principal {
-    /// Nobody in particular: every anonymous caller of a namespace is the same principal.
+    /// Callers without a name: all anonymous callers of a namespace are the same principal.
     Anonymous,
-    /// Somebody, by a name that an authentication step vouches for.
+    /// A caller with a name that an authentication step vouches for.
     Named(Arc<str>),
 }
 
 impl Principal {
-    /// Somebody, by name.
+    /// A principal with this name.
     pub fn named(name: impl Into<Arc<str>>) -> Self {
         Principal::Named(name.into())
     }
 
-    /// Whoever presents this value in this field, where only a credential is known and no name.
-    /// Keyed, so that the name in a store, a log or a listing is no way to guess the credential. It
-    /// proves that the same value was presented, and no more.
+    /// A principal known only by a credential: the caller that presents this value in this field.
+    /// The digest is keyed, so that the credential cannot be guessed from the name in a store, a
+    /// log or a listing. The digest proves only that the same value was presented.
     pub fn digest(secret: &Secret, field: &str, value: &[u8]) -> Self {
         let mut parts = Parts::new("hapax principal 1");
         parts.push(field.as_bytes());
@@ -46,6 +46,56 @@ impl Principal {
     }
 }
 
+/// A caller with this name.
+impl From<&str> for Principal {
+    fn from(name: &str) -> Self {
+        Principal::named(name)
+    }
+}
+
+/// A caller with this name.
+impl From<String> for Principal {
+    fn from(name: String) -> Self {
+        Principal::named(name)
+    }
+}
+
+/// A caller with this name.
+impl From<Arc<str>> for Principal {
+    fn from(name: Arc<str>) -> Self {
+        Principal::named(name)
+    }
+}
+
+/// A caller with this number, as databases number users. The number 7 and the name `7` are the same
+/// principal: where callers are of several kinds, name them with a prefix.
+impl From<i64> for Principal {
+    fn from(id: i64) -> Self {
+        Principal::named(id.to_string())
+    }
+}
+
+/// A caller with this number, as from `i64`.
+impl From<u64> for Principal {
+    fn from(id: u64) -> Self {
+        Principal::named(id.to_string())
+    }
+}
+
+/// A caller with this number, as from `i64`.
+impl From<i32> for Principal {
+    fn from(id: i32) -> Self {
+        Principal::named(id.to_string())
+    }
+}
+
+/// A caller with this number, as from `i64`.
+impl From<u32> for Principal {
+    fn from(id: u32) -> Self {
+        Principal::named(id.to_string())
+    }
+}
+
 impl fmt::Display for Principal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -61,23 +111,23 @@ impl fmt::Display for Principal {
 /// route forgets nothing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {
-    /// What sets apart two services that share a store.
+    /// Separates services that share a store.
     pub namespace: Arc<str>,
-    /// Who asks.
+    /// The caller to whom the key belongs.
     pub principal: Principal,
-    /// The request method, or any verb of a caller without HTTP.
+    /// The request method; callers without HTTP may use any verb.
     pub method: Arc<str>,
     /// The concrete path as sent, without its query.
     pub path: Arc<str>,
 }
 
-/// The longest path, and the longest name of a principal, that a record keeps whole.
+/// The longest path, and the longest principal name, that a record keeps whole, in bytes.
 pub const STORED_BYTES_MAX: usize = 512;
 
 impl Scope {
     /// The scope as a record keeps it. A path or a name over [`STORED_BYTES_MAX`] is kept as its
     /// beginning and its digest, so that one request cannot fill a store. Record ids and
-    /// fingerprints are made of the whole scope, never of this one.
+    /// fingerprints use the whole scope, never the shortened one.
     #[must_use]
     pub fn stored(self: &Arc<Scope>) -> Arc<Scope> {
         let principal_len = match &self.principal {
@@ -115,17 +165,20 @@ fn shortened(text: &Arc<str>) -> Arc<str> {
     let mut parts = Parts::new("hapax shortened 1");
     parts.push(text.as_bytes());
     let end = format!("…sha256:{}", hex(&parts.finish()));
-    let begin = &text[..text.floor_char_boundary(STORED_BYTES_MAX - end.len())];
-    format!("{begin}{end}").into()
+    let mut length = STORED_BYTES_MAX - end.len();
+    while !text.is_char_boundary(length) {
+        length -= 1;
+    }
+    format!("{}{end}", &text[..length]).into()
 }
 
-/// The name of a principal in a store: a digest of its namespace and its name.
+/// The id of a principal in a store: a digest of its namespace and its name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrincipalId([u8; 16]);
 
 impl PrincipalId {
-    /// The id of the principal that asks in this scope. `None` for anonymous callers: they are
-    /// nobody in particular, so that nothing can be known of them.
+    /// The id of the principal in this scope. `None` for anonymous callers, who cannot be told
+    /// apart.
     pub fn of(scope: &Scope) -> Option<PrincipalId> {
         if scope.principal == Principal::Anonymous {
             return None;
@@ -153,8 +206,7 @@ impl fmt::Debug for PrincipalId {
     }
 }
 
-/// The name of a record in a store: a digest of scope and key, so that records of two scopes have
-/// nothing in common.
+/// The id of a record in a store: a digest of scope and key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordId([u8; 32]);
 
@@ -243,8 +295,8 @@ mod tests {
         };
         let ada = name(1, "authorization", "bearer ada");
         assert_eq!(ada, name(1, "authorization", "bearer ada"));
-        // Pinned: a change here would make a new principal of everybody, and a new request of every
-        // repeat.
+        // Pinned: a change here would give every caller a new principal and turn every repeat into
+        // a new request.
         assert_eq!(ada.to_string(), "digest:e3c34ff37b27f35433b9115b646486a2");
         for other in [
             name(2, "authorization", "bearer ada"),

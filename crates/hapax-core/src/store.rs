@@ -1,40 +1,40 @@
-//! The store: what keeps records, and the contract it keeps.
+//! The store: it keeps records, under the contract below.
 //!
 //! # The contract
 //!
 //! 1. **One atomic write.** [`Store::put_if`] judges the condition and writes the change as one
-//!    step: between the two nothing else happens to that record.
-//!    [`guard::judge`](crate::guard::judge) *is* the judgement; a store that cannot call it inside
-//!    its transaction must do the same in its own language, and the contract suite of
-//!    `hapax-contract` holds it to that.
-//! 2. **Losing tells.** A write whose condition does not hold changes nothing and returns the
-//!    current record.
+//!    step: no other write changes that record in between.
+//!    [`guard::judge`](crate::guard::judge) *is* the judgement. A store that cannot call it inside
+//!    its transaction must do the same in its own language; the contract suite of
+//!    `hapax-contract` checks this.
+//! 2. **Losing returns the record.** A write whose condition does not hold changes nothing and
+//!    returns the current record.
 //! 3. **Durable before visible.** When `put_if` returns [`Written::Won`], the write survives the
-//!    loss of the process and, for a store that says so, of the machine. Nothing that is not yet
-//!    durable is ever returned by `get` or by a losing `put_if`.
-//! 4. **As of now.** What is returned is the head [as it is](crate::record::Head::at) at the
-//!    store's time of reading: past its retention a record reads as a tombstone without an answer,
-//!    whether or not a sweep has come by.
+//!    loss of the process and, for a store that promises it, of the machine. `get` and a losing
+//!    `put_if` never return anything that is not yet durable.
+//! 4. **As of now.** A store returns the head [as it is](crate::record::Head::at) at the store's
+//!    time of reading: past its retention a record reads as a tombstone without an answer, whether
+//!    or not a sweep has removed the answer.
 //! 5. **One clock.** The store has one clock. Leases, retention and fences are judged and stamped
 //!    by it, inside the deciding step. It does not run backwards while the store is open.
-//! 6. **Fences grow.** A claim, a settlement and a forgetting mint a fence above every earlier one
-//!    of the same id, also after the record was removed and the store restarted.
+//! 6. **Fences grow.** A claim, a settlement and a `forget` mint a fence above every earlier one of
+//!    the same id, even after the record was removed and the store restarted.
 //! 7. **Errors are ambiguous.** After an `Err` the write may have happened, may not have, or may
-//!    still happen. A caller who must know sends the same put again: a claim that is there with the
+//!    still happen. A caller that must know sends the same put again: an existing claim with the
 //!    caller's [`AttemptToken`] is the caller's own.
 //! 8. **Cancel-safe.** Dropping a future leaves the store usable; the write it asked for may or may
 //!    not happen.
-//! 9. **Written down.** A change by hand (`Settle`, `Forget`) and its [entry in the audit
-//!    log](crate::audit) are one step: both are there, or neither. Entries are numbered from one
+//! 9. **Logged.** A change by hand (`Settle`, `Forget`) and its [entry in the audit
+//!    log](crate::audit) are one step: both exist, or neither. Entries are numbered from one
 //!    without gaps, in the order in which they become visible, and stay for
-//!    [`audit::KEPT_FOR`](crate::audit::KEPT_FOR), whatever becomes of their records.
-//! 10. **Forgotten is erased.** When a `Forget` has won, the answer is in nothing that the store
-//!     keeps, in use or free; a store that cannot bring that about in time returns an error of the
-//!     kind [`StoreErrorKind::Unerased`]. Copies that others made are beyond it, and so is what a
-//!     database server does with a row that it was told to delete: a store on one says so.
-//! 11. **Counted.** After a sweep, and at least a second after the sweep before, the
-//!     [info](Store::info) tells how many records there are. A store that remembers a principal
-//!     knows it until its time, and not longer.
+//!    [`audit::KEPT_FOR`](crate::audit::KEPT_FOR), whatever happens to their records.
+//! 10. **Forgotten is erased.** When a `Forget` has won, no storage of the store contains the
+//!     answer, in used or free space. A store that cannot erase it in time returns an error of the
+//!     kind [`StoreErrorKind::Unerased`]. The store cannot erase copies made by others, nor what a
+//!     database server retains of a deleted row; a store on such a server documents this.
+//! 11. **Counted.** After a sweep that comes at least a second after the previous one, the
+//!     [info](Store::info) has the number of records. A store that remembers a principal knows it
+//!     until its time and no longer.
 
 use std::error::Error;
 use std::fmt;
@@ -49,12 +49,12 @@ use crate::fingerprint::Fingerprint;
 use crate::key::Key;
 use crate::operation::{OperationIds, Secret};
 use crate::policy::Policy;
-use crate::record::{AttemptToken, Fence, Head, Record, State};
+use crate::record::{AttemptToken, Fence, Head, Record, State, StateFilter};
 use crate::request_id::RequestId;
 use crate::scope::{PrincipalId, RecordId, Scope};
 use crate::time::Timestamp;
 
-/// What a verb of a store returns. Boxed, so that a store can be chosen at run time.
+/// The reply of a store method. It is boxed, so that a store can be chosen at run time.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// Keeps records. See the [module's contract](self).
@@ -65,81 +65,80 @@ pub trait Store: Send + Sync + 'static {
     /// Changes one record if the condition holds.
     fn put_if(&self, put: Put) -> Reply<'_, Written>;
 
-    /// Extends the leases of running attempts that still own their fence; says of each whether it
-    /// did.
+    /// Extends the leases of running attempts that still own their fence. Returns for each whether
+    /// it was extended.
     fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>>;
 
-    /// A page of heads in the order of their ids.
+    /// Returns a page of heads in the order of their ids.
     fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>>;
 
-    /// Writes down up to `limit` changes that time has brought: attempts that lapsed, answers past
-    /// their retention, tombstones that are over, entries of the audit log that are too old.
+    /// Writes up to `limit` changes that are due by time: attempts that lapsed, answers past their
+    /// retention, tombstones that are over, audit log entries that are too old.
     fn sweep(&self, limit: usize) -> Reply<'_, Swept>;
 
-    /// The store's time, its forget-epoch, its secret, and how many records it has.
+    /// Returns the store's time, its forget-epoch, its secret, and its number of records.
     fn info(&self) -> Reply<'_, StoreInfo>;
 
-    /// Remembers principals who have records, each until a time by the store's clock. Of two times
-    /// the later counts.
+    /// Remembers principals that have records, each until a time by the store's clock. If a
+    /// principal is remembered already, the later time counts.
     fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()>;
 
-    /// Whether a principal is remembered now.
+    /// Returns whether a principal is remembered now.
     fn knows(&self, principal: PrincipalId) -> Reply<'_, bool>;
 
-    /// A page of the audit log.
+    /// Returns a page of the audit log.
     fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>>;
 
-    /// Writes into the audit log what was done by hand and changes no record; returns the entry.
+    /// Writes an action by hand that changes no record into the audit log. Returns the entry.
     fn note(&self, note: Note) -> Reply<'_, LogEntry>;
 
-    /// How an attempt ends inside a transaction of the caller's, where the store can take part in
+    /// How an attempt ends inside the caller's transaction; `None` if the store cannot take part in
     /// one.
     fn joins(&self) -> Option<&dyn Joins> {
         None
     }
 }
 
-/// A store that callers can reach in transactions of their own: their effect and its record commit
-/// together.
+/// A store that takes part in callers' transactions: an effect and its record commit together.
 ///
 /// # The contract
 ///
-/// 1. The statement ends the attempt under [`Condition::Held`], judged as in [`Store::put_if`]; or
-///    it fails, and so that the transaction it runs in cannot commit what came before it: with
-///    [`FENCED_OUT`] where the attempt no longer owns its record, with [`FINISHED_ALREADY`] where
-///    it has ended in an answer.
-/// 2. From the statement to the end of its transaction nobody else changes the record: whoever
-///    tries waits, or is told [`StoreErrorKind::Locked`].
-/// 3. Nothing of it is visible before the transaction has committed, and all of it after that.
+/// 1. The statement ends the attempt under [`Condition::Held`], judged as in [`Store::put_if`].
+///    Otherwise it fails, and its transaction cannot commit anything that came before it. The
+///    error is [`FENCED_OUT`] if the attempt no longer owns its record, and [`FINISHED_ALREADY`]
+///    if the attempt has ended in an answer.
+/// 2. From the statement to the end of its transaction no other write changes the record. Another
+///    write waits, or fails with [`StoreErrorKind::Locked`].
+/// 3. The change becomes visible as a whole when the transaction commits, and not before.
 pub trait Joins: Send + Sync {
     /// The statement that makes this change: a [`Change::Finish`] under [`Condition::Held`].
     fn statement(&self, put: &Put) -> Statement;
 
-    /// A transaction with such a statement has committed, and this is the record since then, or was
-    /// at least so far.
+    /// Called after a transaction with such a statement has committed. `head` is the record as of
+    /// that commit; the record may have changed since.
     fn joined(&self, _head: &Head, _now: Timestamp) {}
 }
 
-/// What a statement of [`Joins`] fails with when the attempt no longer owns its record: the code of
-/// a Postgres error, the beginning of the text of one of SQLite.
+/// The error of a [`Joins`] statement if the attempt no longer owns its record: the SQLSTATE in
+/// Postgres, the beginning of the message in SQLite.
 pub const FENCED_OUT: &str = "HX003";
-/// The same when the attempt has ended already.
+/// The same if the attempt has ended already.
 pub const FINISHED_ALREADY: &str = "HX005";
 
-/// One statement for somebody else's transaction.
+/// One statement for the caller's transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
     /// Which database understands it.
     pub dialect: Dialect,
     /// Its text.
     pub sql: &'static str,
-    /// What its placeholders stand for, from the first on.
+    /// The values of its placeholders, in order.
     pub values: Vec<Value>,
     /// The store's time of the change, in microseconds; `None` where the statement returns it.
     pub now: Option<Timestamp>,
 }
 
-/// A database's way of speaking.
+/// The SQL dialect of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// Placeholders are `$1` and so on; the statement returns one number.
@@ -148,28 +147,28 @@ pub enum Dialect {
     Sqlite,
 }
 
-/// What a placeholder stands for.
+/// The value of a placeholder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Bytes, or null where bytes could be.
+    /// Bytes, or null in a bytes column.
     Bytes(Option<Vec<u8>>),
-    /// A number of 64 bits, or null where one could be.
+    /// A 64-bit integer, or null in an integer column.
     Int(Option<i64>),
 }
 
-/// What a route says about answers that an upstream completes in a transaction of its own, where
-/// the route itself is not at hand.
+/// A route's rules for answers, stored with the claim. An upstream that completes the record in its
+/// own transaction uses them, since the route is not available there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
     /// How long the record is remembered.
     pub lifetime: Lifetime,
     /// Whether answers are kept at all.
     pub keep: bool,
-    /// The largest body that is.
+    /// The largest body that is kept, in bytes.
     pub bytes_max: usize,
     /// Whether cookies are kept too.
     pub cookies: bool,
-    /// Under which version.
+    /// The answer version.
     pub version: Option<Arc<str>>,
 }
 
@@ -185,23 +184,24 @@ impl From<&Policy> for Terms {
     }
 }
 
-/// Under which condition a record may change.
+/// The condition under which a record may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Condition {
     /// There is no record, or only one whose tombstone is over by the store's clock.
     Absent,
-    /// The attempt with this fence still owns the record: it is running, or was given up for lost
-    /// and nobody has acted on that.
+    /// The attempt with this fence still owns the record: it is running, or it counts as lost and
+    /// no later change was made.
     Held {
         /// The attempt's fence.
         fence: Fence,
     },
-    /// The attempt with this fence is over: its lease by the store's clock, or by its own word.
+    /// The attempt with this fence is over: its lease has expired by the store's clock, or the
+    /// attempt itself has ended.
     Lapsed {
         /// The fence that was read.
         fence: Fence,
     },
-    /// Nothing has changed since an operator looked.
+    /// The record has not changed since an operator read it.
     Version {
         /// The version that was read.
         version: u64,
@@ -219,8 +219,7 @@ pub struct Put {
     pub change: Change,
 }
 
-/// What a write makes of a record. Times are durations, because only the store knows what time it
-/// is.
+/// A change of a record. Times are durations, because only the store knows the current time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A new attempt begins: under `Absent` or `Lapsed`.
@@ -229,10 +228,10 @@ pub enum Change {
     Finish(Finish),
     /// The attempt's lease is over and it did not end: under `Lapsed`.
     Lose(Lifetime),
-    /// Somebody who knows says what became of an unknown: under `Version`. Mints a fence, so that
+    /// An operator says what became of an unknown attempt: under `Version`. Mints a fence, so that
     /// the lost attempt can no longer end.
     Settle(Finish, Signed),
-    /// The answer, the fingerprint and the request id are erased, a tombstone stays: under
+    /// The answer, the fingerprint and the request id are erased and a tombstone stays: under
     /// `Version`. Raises the forget-epoch in the same step.
     Forget(Lifetime, Signed),
 }
@@ -240,20 +239,19 @@ pub enum Change {
 /// A new attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Whose record, for which operation.
+    /// Namespace, principal and operation.
     pub scope: Arc<Scope>,
     /// The caller's key.
     pub key: Key,
-    /// What the request looks like.
+    /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// Who claims.
+    /// Identifies who claims.
     pub token: AttemptToken,
-    /// How long the attempt may go without renewing.
+    /// How long the attempt may run without a renewal.
     pub lease: Duration,
-    /// What its route says of answers, if the attempt may end in a transaction of the upstream's
-    /// own.
+    /// The route's rules for answers, if the attempt may end in the upstream's own transaction.
     pub terms: Option<Arc<Terms>>,
-    /// The id of the request that makes the attempt, if it came as one.
+    /// The id of the request that makes the attempt, if there is one.
     pub request_id: Option<RequestId>,
 }
 
@@ -262,11 +260,11 @@ pub struct Claim {
 pub struct Finish {
     /// `Completed`, `Failed`, `Retryable` or `Unknown`.
     pub state: State,
-    /// The status it was answered with, or [why](crate::outcome::Loss::code) it is unknown.
+    /// The status of the answer, or [why](crate::outcome::Loss::code) it is unknown.
     pub status: Option<u16>,
-    /// The answer, where it is kept.
+    /// The answer, if it is kept.
     pub answer: Option<Arc<Answer>>,
-    /// How long all this is remembered.
+    /// How long the record is remembered.
     pub lifetime: Lifetime,
 }
 
@@ -280,7 +278,7 @@ pub struct Lifetime {
 }
 
 impl Change {
-    /// The answer that is stored with the head; every other change leaves the record without one.
+    /// The answer to store with the head. A change without one leaves the record without an answer.
     pub fn answer(&self) -> Option<&Arc<Answer>> {
         match self {
             Change::Finish(finish) | Change::Settle(finish, _) => finish.answer.as_ref(),
@@ -300,9 +298,8 @@ impl Default for Lifetime {
     }
 }
 
-/// As the policy says.
 impl Lifetime {
-    /// How long a record is remembered that has ended; the default for one that has not.
+    /// The lifetime of a record that has ended; the default for one that has not.
     pub fn of(head: &Head) -> Lifetime {
         if head.finished_at == Timestamp::ZERO || matches!(head.state, State::Expired(_)) {
             return Lifetime::default();
@@ -327,12 +324,12 @@ impl From<&Policy> for Lifetime {
     }
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// The condition held; this is the record's head now. Durable.
+    /// The condition held. Contains the record's new head, which is durable.
     Won(Won),
-    /// The condition did not hold; nothing changed, and this is what is there.
+    /// The condition did not hold and nothing changed. Contains the current record.
     Lost(Seen),
 }
 
@@ -345,7 +342,7 @@ pub struct Won {
     pub now: Timestamp,
 }
 
-/// One record as it was at one moment.
+/// One record at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// The record, if there is one.
@@ -368,14 +365,14 @@ impl Seen {
 }
 
 impl From<Won> for Seen {
-    /// The record as it was written, without an answer.
+    /// The record as written, without an answer.
     fn from(Won { head, now }: Won) -> Self {
         let record = Some(Record { head, answer: None });
         Seen { record, now }
     }
 }
 
-/// Several records as they were at one moment.
+/// Several records at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The records, in the order they were asked for.
@@ -387,24 +384,39 @@ pub struct Reading {
 /// One lease to extend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewal {
-    /// Which record.
+    /// The record to renew.
     pub id: RecordId,
     /// The attempt that holds the lease.
     pub fence: Fence,
-    /// How long from now.
+    /// The new lease, counted from now.
     pub lease: Duration,
 }
 
-/// Which heads to list.
+/// Which heads to list. The default is the first hundred of all.
+///
+/// ```
+/// # use hapax_core::record::StateFilter;
+/// # use hapax_core::store::ListQuery;
+/// let held = ListQuery { state: Some(StateFilter::Unknown), ..ListQuery::default() };
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListQuery {
-    /// Only records in a state with this word (see [`State::word`]), or [`State::OPEN`] for every
-    /// one whose end is not known.
-    pub state: Option<&'static str>,
+    /// Only records in this state; `None` includes all.
+    pub state: Option<StateFilter>,
     /// Only ids after this one.
     pub after: Option<RecordId>,
-    /// At most so many.
+    /// The most heads to return.
     pub limit: usize,
+}
+
+impl Default for ListQuery {
+    fn default() -> Self {
+        ListQuery {
+            state: None,
+            after: None,
+            limit: 100,
+        }
+    }
 }
 
 /// What a sweep did.
@@ -421,7 +433,7 @@ pub struct Swept {
 }
 
 impl Swept {
-    /// How much was touched.
+    /// The number of changes.
     pub fn total(self) -> usize {
         self.lost + self.buried + self.removed + self.unlogged
     }
@@ -436,31 +448,31 @@ impl AddAssign for Swept {
     }
 }
 
-/// What a node asks of its store each second.
+/// The facts about its store that a node asks for each second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreInfo {
     /// The store's time.
     pub now: Timestamp,
-    /// Counts every `forget`: an in-process copy is good only under the epoch it was made in.
+    /// Counts every `forget`. A copy in memory is valid only under the epoch it was made in.
     pub epoch: u64,
     /// The store's secret, the same for every node.
     pub secret: Secret,
-    /// From when on each life of a key is an operation of its own: see [`OperationIds`]. Never
+    /// From this time on, each life of a key has its own operation id: see [`OperationIds`]. Never
     /// changes.
     pub lives_since: Timestamp,
-    /// How many records there are. `None` from a store that does not count: then no limit on their
-    /// number holds.
+    /// The number of records. `None` from a store that does not count; then no limit on their
+    /// number applies.
     pub counts: Option<Counts>,
 }
 
 impl StoreInfo {
-    /// What makes the store's operation ids.
+    /// Makes the store's operation ids.
     pub const fn operation_ids(&self) -> OperationIds {
         OperationIds::new(self.secret, self.lives_since)
     }
 }
 
-/// How many records a store has, as of now or of its last sweep.
+/// The number of records in a store, as of now or of its last sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Counts {
     /// All records.
@@ -470,33 +482,33 @@ pub struct Counts {
     pub refused: u64,
 }
 
-/// A principal who has records.
+/// A principal that has records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownPrincipal {
-    /// Who.
+    /// The principal.
     pub id: PrincipalId,
-    /// Until when it is known.
+    /// Until when the store remembers it.
     pub until: Timestamp,
 }
 
-/// What a program would act on.
+/// The kind of a store error, by which a program can act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// Not reachable, too slow, full: it may come back.
+    /// The store is unreachable, too slow or full. It may recover.
     Unavailable,
-    /// Somebody's transaction has the record, and has not ended. Nothing was written.
+    /// Another transaction has locked the record. Nothing was written.
     Locked,
-    /// What is stored cannot be trusted. It will not come back by itself.
+    /// The stored data cannot be trusted. The store does not recover by itself.
     Corrupt,
-    /// What is stored was written by a newer version.
+    /// The stored data was written by a newer version.
     Unsupported,
-    /// The record is forgotten and nobody is served its answer any more, but its bytes may still be
-    /// in the store.
+    /// The record is forgotten and its answer is no longer served, but the bytes of the answer may
+    /// still be in the store.
     Unerased,
 }
 
-/// A store that could not do what it was asked; whether it did it all the same is not known.
+/// An operation of a store failed. Whether the operation took place is not known.
 #[derive(Clone)]
 pub struct StoreError {
     kind: StoreErrorKind,
@@ -505,7 +517,7 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// An error with a text for the log. Callers of a service never see it.
+    /// An error with a text for the log. Callers of the service never see it.
     pub fn new(kind: StoreErrorKind, message: impl Into<Arc<str>>) -> Self {
         StoreError {
             kind,
@@ -514,24 +526,24 @@ impl StoreError {
         }
     }
 
-    /// Not reachable, too slow, full.
+    /// The store is unreachable, too slow or full.
     pub fn unavailable(message: impl Into<Arc<str>>) -> Self {
         StoreError::new(StoreErrorKind::Unavailable, message)
     }
 
-    /// What is stored cannot be trusted.
+    /// The stored data cannot be trusted.
     pub fn corrupt(message: impl Into<Arc<str>>) -> Self {
         StoreError::new(StoreErrorKind::Corrupt, message)
     }
 
-    /// Keeps the cause.
+    /// Adds the cause.
     #[must_use]
     pub fn because(mut self, source: impl Error + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
         self
     }
 
-    /// What a program would act on.
+    /// The kind, by which a program can act.
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
     }

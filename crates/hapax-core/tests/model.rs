@@ -1,39 +1,39 @@
-//! The rules searched exhaustively: the real steps of a call ([`Step::next`], which asks `decide`)
-//! and the real guard inside a small world of nodes that crash and a network that loses and delays,
-//! every interleaving of which is visited.
+//! An exhaustive search of the rules: the real steps of a call ([`Step::next`], which calls
+//! `decide`) and the real guard run in a small world of nodes that crash and a network that loses
+//! and delays messages. The search visits every interleaving.
 //!
 //! # The world
 //!
 //! A store keeps a record for each key. Three nodes serve requests; a node serves one request of a
-//! key at a time. A request sends puts to the store, one after the other, as its steps say; a put
-//! reaches the store at any later time, or never. The effect is counted in a ledger outside the
-//! record, as an upstream would count it.
+//! key at a time. A request sends puts to the store in sequence, as its steps say; a put reaches
+//! the store at any later time, or never. The effect is counted in a ledger outside the record, as
+//! an upstream would count it.
 //!
-//! Things that look different are one step here:
+//! Some different events are one step here:
 //!
-//! - *Lost and late replies.* A node that hears nothing sends the same put again. The first copy
-//!   stays in the network as a late put, judged at any time with nobody listening: before the
-//!   second copy, and its reply was lost; after it, and it was late itself.
+//! - *Lost and late replies.* A node that gets no reply sends the same put again. The first copy
+//!   stays in the network as a late put, which the store judges at any time without a listener. If
+//!   it is judged before the second copy, its reply was lost; if after, the put itself was late.
 //! - *Slow nodes.* A node acts on a reply by sending its next put, which waits in the network with
-//!   whatever stale fence it has. Only between a won claim and the dispatch does a node pause on
-//!   its own, since a crash there is a case of its own.
-//! - *Transactions.* There the finish is the upstream's own, and its effect commits in the same
-//!   step: it is there if the finish won.
+//!   a fence that may be stale. A node pauses only between a won claim and the dispatch, since a
+//!   crash there is a separate case.
+//! - *Transactions.* In transaction mode the upstream writes the finish, and its effect commits in
+//!   the same step: the effect happened if the finish won.
 //! - *The upstream's answer.* Dispatching puts the finish into the network at once. A node that
 //!   dies while it waits for the upstream is a node that dies with its finish in the network, never
 //!   to arrive.
 //!
-//! # What is bounded
+//! # Bounds
 //!
 //! Not part of this world: reading before claiming, being refused by a limit, locked and unreadable
-//! records, and letting go and giving up while the work runs. The table in `step/tests.rs` has
+//! records, and letting go and giving up while the work runs. The table in `step/tests.rs` covers
 //! them. In a transaction the work always joins; its other ends are in that table too.
 //!
-//! [`Bounds`] says how many requests, crashes, repeated puts and settlements a world has; each
-//! search is exhaustive within them. Time is one moment: the store's clock passing a lease is a
-//! step that moves the lease before that moment, not the moment after it. So retention never ends
-//! here, and `forget` is not part of this world. Nodes are alike and keys are alike, and worlds
-//! that differ only in which is which count once.
+//! [`Bounds`] limits the requests, crashes, repeated puts and settlements of a world; each search
+//! is exhaustive within them. Time stands still: when the store's clock passes a lease, a step
+//! moves the lease before the current time instead of advancing the clock. So retention never ends
+//! here, and `forget` is not part of this world. Nodes are interchangeable and so are keys: worlds
+//! that differ only by such a swap count once.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
@@ -51,16 +51,16 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 
 const NODES: usize = 3;
 const KEYS: usize = 2;
-/// One late put for each crash and each repeated put, at the most.
+/// At most one late put for each crash and each repeated put.
 const LATE: usize = 4;
 
-/// The one moment of this world. Small, so that fences count from one.
+/// The only time in this world. It is small, so that fences count from one.
 const NOW: Timestamp = Timestamp::from_micros(1);
 const LEASE: Duration = Duration::from_micros(1);
-/// Every write raises the version, but only whether an operator's reading is stale matters: so each
-/// step begins at this one.
+/// Every write raises the version, but only whether an operator's reading is stale matters. So each
+/// step begins at this version.
 const VERSION: u64 = 10;
-/// The answer an operator settles with; an attempt's answer is its fence.
+/// The answer of a settlement by an operator; an attempt's answer is its fence.
 const SETTLED: u8 = 99;
 static SIGNED: LazyLock<Signed> =
     LazyLock::new(|| Signed::new("an operator", "it was found out").expect("both are said"));
@@ -186,27 +186,27 @@ fn in_transactions_an_effect_is_there_iff_its_record_is_complete_in_every_interl
     search("transaction, one key, settled", bounds, &sights, 1_600_000);
 }
 
-/// How much of everything a world has.
+/// The limits of a world.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     mode: Mode,
     keys: usize,
-    /// Of each key.
+    /// For each key.
     requests: u8,
     crashes: u8,
-    /// Puts that are sent a second time because the node heard nothing, be it to go on or to give
+    /// Puts that a node sends a second time because it got no reply, either to continue or to give
     /// up cleanly.
     repeats: u8,
-    /// Operators who look at a record and say what became of it.
+    /// Operators who read a record and settle it.
     settlements: u8,
-    /// What the policy allows for one key.
+    /// The limit on attempts for one key in the policy.
     attempts: u32,
-    /// What the upstream may answer.
+    /// The possible answers of the upstream.
     ends: &'static [End],
 }
 
-/// Visits every world within the bounds. A search that has not seen what it was made to see has
-/// shown nothing.
+/// Visits every world within the bounds. Fails if the search has not seen the given sights, since
+/// it would then prove nothing.
 fn search(name: &str, bounds: Bounds, sights: &[Sight], worlds_min: usize) {
     let begun = Instant::now();
     let checker = Search::new(bounds)
@@ -222,8 +222,8 @@ fn search(name: &str, bounds: Bounds, sights: &[Sight], worlds_min: usize) {
         begun.elapsed()
     );
     checker.assert_properties();
-    // No limit on states, depth or time is set: without a failure, the only end is to have been
-    // everywhere.
+    // There is no limit on states, depth or time: without a failure, the search ends only after it
+    // has visited every state.
     assert!(checker.is_done(), "{name}: the search did not end");
     for sight in sights {
         let count = checker.model().count(*sight);
@@ -238,7 +238,7 @@ fn search(name: &str, bounds: Bounds, sights: &[Sight], worlds_min: usize) {
 
 // === The world ===
 
-/// Everything there is at one moment.
+/// The whole world at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct World {
     nodes: [[Slot; KEYS]; NODES],
@@ -249,24 +249,24 @@ struct World {
     breach: Option<Breach>,
 }
 
-/// What a node remembers of the request of one key that it serves. A crash empties it.
+/// What a node remembers of the request it serves for one key. A crash empties it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Slot {
     Idle,
-    /// A put is in the network and the node listens for its reply.
+    /// A put is in the network and the node waits for its reply.
     Asked(What),
-    /// The same, but the caller has gone: should the claim turn out to be there, it is released.
+    /// The same, but the caller has gone: if the claim exists, it is released.
     GaveUp(What),
     /// The claim was won, the effect has not begun.
     Owns(u8),
 }
 
-/// A put, as far as it can differ in this world, with its fence.
+/// A put with its fence, reduced to what can differ in this world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum What {
     Claim(Under),
     Lose(u8),
-    /// Ends a claim that was never dispatched, and has this fence.
+    /// Ends a claim with this fence that was never dispatched.
     Release(Under, u8),
     Finish(u8, End),
 }
@@ -286,28 +286,28 @@ enum End {
     Unknown,
 }
 
-/// A put in the network that nobody listens for any more.
+/// A put in the network whose reply no node waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Late {
     what: What,
     token: u8,
 }
 
-/// One key: its record, and what the world outside the store knows of it.
+/// One key: its record, and the state outside the store that belongs to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Place {
     record: Option<Kept>,
     late: [Option<Late>; LATE],
     requests_left: u8,
-    /// The fences dispatched whose attempts have not ended retryable, a bit each; in transactions,
-    /// those whose effect has committed.
+    /// A bit for each dispatched fence whose attempt has not ended as retryable; in transaction
+    /// mode, for each fence whose effect has committed.
     ledger: u16,
     /// The fence of the settlement, once there is one.
     settled: u8,
     operator: Operator,
 }
 
-/// What of a head can differ in this world.
+/// The parts of a head that can differ in this world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Kept {
     state: Stage,
@@ -318,7 +318,7 @@ struct Kept {
     answer: u8,
 }
 
-/// [`State`], with an order, and without tombstones.
+/// [`State`] with an order and without tombstones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Stage {
     Running,
@@ -327,8 +327,7 @@ enum Stage {
     Unknown,
 }
 
-/// Whether an operator's settlement is in the network, made from a reading that still holds or from
-/// a stale one.
+/// Whether an operator's settlement is in the network, and whether its reading is current or stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Operator {
     Away,
@@ -336,8 +335,8 @@ enum Operator {
     SettlingStale,
 }
 
-/// What must never happen, noted where it happens: these are about a step, and a state does not
-/// show the step before it.
+/// Forbidden events, recorded when they happen: they concern a step, and a state does not show the
+/// step that led to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Breach {
     SecondDispatch,
@@ -353,7 +352,7 @@ enum Breach {
     AcknowledgedUnstored,
 }
 
-/// What can happen next. A put that lands is answered; a late one is judged with nobody listening.
+/// What can happen next. A put that lands is answered; a late one is judged without a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Arrives { node: usize, key: usize },
@@ -372,8 +371,8 @@ enum Step {
 }
 
 impl World {
-    /// Of all worlds that differ only in which node is which, which key is which and in which order
-    /// late puts were sent, one.
+    /// The representative of all worlds that differ only in the numbering of nodes and keys and in
+    /// the order of late puts.
     fn sorted(self) -> World {
         let mut swapped = self;
         swapped.keys.reverse();
@@ -392,19 +391,18 @@ impl World {
         let nodes = self.nodes;
         self.nodes = order.map(|node| nodes[node]);
         for (key, place) in self.keys.iter_mut().enumerate() {
-            // A token matters for as long as its node serves the request. After that it is
-            // nobody's.
+            // A token matters only while its node serves the request.
             place.rename(|token| {
                 let node = order.iter().position(|&node| token_of(node) == token);
                 node.filter(|&node| self.nodes[node][key] != Slot::Idle)
-                    .map_or(NOBODY, token_of)
+                    .map_or(NO_TOKEN, token_of)
             });
             place.late.sort_unstable();
         }
         self
     }
 
-    /// Whether nothing can happen any more but by a new request.
+    /// Whether nothing more can happen without a new request.
     fn is_at_rest(&self) -> bool {
         self.nodes == [[Slot::Idle; KEYS]; NODES]
             && self.keys.iter().all(|place| place.late == [None; LATE])
@@ -418,7 +416,7 @@ impl World {
 }
 
 impl Place {
-    /// The put stays in the network, but nobody listens for it.
+    /// The put stays in the network, but no node waits for its reply.
     fn leave(&mut self, what: What, token: u8) {
         let free = self.late.iter_mut().find(|late| late.is_none());
         *free.expect("a late put for each crash and each repeat, and no more") =
@@ -456,7 +454,7 @@ impl Place {
 }
 
 impl Slot {
-    /// The attempt this slot believes to own: undispatched, or dispatched and about to end.
+    /// The attempt that this slot believes it owns: not dispatched, or dispatched and about to end.
     fn owned(self) -> Option<u8> {
         match self {
             Slot::Owns(fence) => Some(fence),
@@ -508,14 +506,14 @@ fn bit(fence: u8) -> u16 {
     1 << fence.min(15)
 }
 
-/// The token of the request a node serves: the node's number, since it serves one at a time of each
-/// key.
+/// The token of the request that a node serves: the node's number plus one, since it serves one
+/// request of each key at a time.
 fn token_of(node: usize) -> u8 {
     node as u8 + 1
 }
 
-/// The token of a request that no node serves any more.
-const NOBODY: u8 = 0;
+/// The token of a request that is no longer served.
+const NO_TOKEN: u8 = 0;
 
 fn claiming(under: Under) -> Claiming {
     Claiming {
@@ -560,8 +558,8 @@ struct Search {
     seen: [AtomicU64; SIGHTS],
 }
 
-/// Steps without which a search would have shown little. Counted beside the worlds, not in them:
-/// each would double their number.
+/// Events that a search must have seen to be meaningful. They are counted outside the worlds,
+/// because each would double the number of worlds.
 #[derive(Clone, Copy, Debug)]
 enum Sight {
     Takeover,
@@ -584,7 +582,7 @@ enum Sight {
 
 const SIGHTS: usize = Sight::Replay as usize + 1;
 
-/// A put as the store answers it.
+/// The store's reply to a put.
 enum Reply {
     Won(Head),
     Lost(Option<Head>),
@@ -628,7 +626,7 @@ impl Search {
         self.seen[sight as usize].load(Relaxed)
     }
 
-    /// The real head. The two keys have one id, which no rule compares.
+    /// The real head. Both keys have the same id, which no rule compares.
     fn head(&self, kept: &Kept) -> Head {
         let is_running = kept.state == Stage::Running;
         let far = NOW.after(Lifetime::default().retention);
@@ -686,7 +684,7 @@ impl Search {
                 let claimed = put(claiming(under).condition, claim());
                 claiming(under).release(&claimed, large(fence), Lifetime::default())
             }
-            // By the work itself, in its own transaction.
+            // The work itself writes this, in its own transaction.
             What::Finish(fence, End::Kept) if self.bounds.mode == Mode::Transaction => self
                 .running(fence, token)
                 .put(self.finish(fence, End::Kept)),
@@ -697,7 +695,7 @@ impl Search {
         }
     }
 
-    /// What a node does whose work has ended so.
+    /// The next step of a node whose work has ended.
     fn ended(&self, fence: u8, end: End, token: u8, is_joined: bool) -> Act {
         let outcome = match end {
             End::Kept => Outcome::Kept {
@@ -757,7 +755,7 @@ impl Search {
         }
     }
 
-    /// The store judges a put, with the real guard.
+    /// The store judges a put with the real guard.
     fn judge(&self, world: &mut World, key: usize, put: &Put) -> Reply {
         let before = world.keys[key].record.map(|kept| self.head(&kept));
         match guard::judge(before.as_ref(), put, NOW, Fence::ZERO) {
@@ -772,7 +770,8 @@ impl Search {
         }
     }
 
-    /// The same of what a node has sent. What has run is never released as if it had not.
+    /// Judges a put that a node has sent. An attempt that was dispatched must never be released as
+    /// if it had not run.
     fn judge_sent(&self, world: &mut World, key: usize, what: What, token: u8) -> Reply {
         let ledger = world.keys[key].ledger;
         let reply = self.judge(world, key, &self.put(what, token));
@@ -805,7 +804,7 @@ impl Search {
         }
     }
 
-    /// A put took place: notes what must not have happened, and what had to happen once.
+    /// A put took place: records forbidden events and expected sights.
     fn written(&self, world: &mut World, key: usize, put: &Put, after: &Head) {
         let (old, new) = (world.keys[key].record, Kept::of(after));
         let was = |state| old.is_some_and(|old| old.state == state);
@@ -866,7 +865,7 @@ impl Search {
         world.keys[key].store(new);
     }
 
-    /// What a node is at that has sent this put.
+    /// The step of a node that has sent this put.
     fn act(&self, what: What, token: u8, is_orphan: bool) -> Act {
         let orphan = |under| Claiming {
             is_orphan,
@@ -888,7 +887,7 @@ impl Search {
         }
     }
 
-    /// The node hears what became of its put.
+    /// The node gets the reply to its put.
     fn replied(&self, world: &mut World, node: usize, key: usize, what: What, reply: Reply) {
         let (mine, gave_up) = (
             token_of(node),
@@ -899,7 +898,7 @@ impl Search {
             Reply::Lost(head) => (false, Event::Seen(seen(head))),
         };
         let next = match (what, event) {
-            // The transaction of the work was the put.
+            // The put was the transaction of the work.
             (What::Finish(fence, End::Kept), event) if self.bounds.mode == Mode::Transaction => {
                 match (event, self.ended(fence, End::Kept, mine, true)) {
                     (Event::Won(won), Act::Conclude(Conclusion::InTransaction(None))) => {
@@ -923,7 +922,7 @@ impl Search {
         world.nodes[node][key] = self.follow(world, node, key, next);
     }
 
-    /// The node hears nothing. What it sent stays in the network.
+    /// The node gets no reply. Its put stays in the network.
     fn hears_nothing(
         &self,
         world: &mut World,
@@ -942,7 +941,7 @@ impl Search {
             rejection: Rejection::StoreUnavailable,
             is_time_left,
         };
-        // What became of the work's own transaction its node asks again.
+        // The node asks again whether the work's own transaction committed.
         if matches!(what, What::Finish(_, End::Kept)) && self.bounds.mode == Mode::Transaction {
             return Some(());
         }
@@ -967,15 +966,15 @@ impl Search {
         Some(())
     }
 
-    /// Does what the call does next.
+    /// Performs the next step of the call.
     fn follow(&self, world: &mut World, node: usize, key: usize, next: Act) -> Slot {
         match next {
             Act::Claim { claiming, .. } => {
                 assert!(!claiming.may_be_written, "a new claim was never sent");
-                // A new claim has a token of its own: copies of an earlier one are no longer its
-                // business.
+                // A new claim has a new token, so copies of an earlier claim no longer belong to
+                // it.
                 let mine = token_of(node);
-                world.keys[key].rename(|token| if token == mine { NOBODY } else { token });
+                world.keys[key].rename(|token| if token == mine { NO_TOKEN } else { token });
                 Slot::Asked(What::Claim(under(&claiming)))
             }
             Act::Release { claiming, fence } => {
@@ -1003,7 +1002,8 @@ impl Search {
             Act::Conclude(Conclusion::Written(seen) | Conclusion::InTransaction(Some(seen))) => {
                 self.acknowledge(world, key, &seen)
             }
-            // Losing means: discard, and replay what is there. It never means another attempt.
+            // A loser discards its outcome and replays the stored record. It never begins another
+            // attempt.
             Act::Conclude(Conclusion::FencedOut(seen)) => {
                 match self.caller(token_of(node)).decide(seen) {
                     Act::Replay(seen) => self.acknowledge(world, key, &seen),
@@ -1014,8 +1014,8 @@ impl Search {
         }
     }
 
-    /// The client has its answer. That it stays the stored one follows, since no completed record
-    /// ever changes.
+    /// The client gets its answer. The stored answer stays the same, since no completed record ever
+    /// changes.
     fn acknowledge(&self, world: &mut World, key: usize, seen: &Seen) -> Slot {
         let head = seen.record.as_ref().map(|record| Kept::of(&record.head));
         let Some(Kept {
@@ -1055,14 +1055,13 @@ impl Search {
         Some(())
     }
 
-    /// An attempt that was given up for lost ends after all, whether or not that has been written
-    /// down.
+    /// An attempt that counts as lost still ends, whether or not the loss has been written.
     fn ends_after_all(world: &mut World, node: usize, key: usize, end: End) -> Option<()> {
         let Slot::Asked(What::Finish(fence, End::Unknown)) = world.nodes[node][key] else {
             return None;
         };
         world.repeats_left -= 1;
-        world.keys[key].leave(What::Finish(fence, End::Unknown), NOBODY);
+        world.keys[key].leave(What::Finish(fence, End::Unknown), NO_TOKEN);
         world.nodes[node][key] = Slot::Asked(What::Finish(fence, end));
         Some(())
     }
@@ -1094,8 +1093,8 @@ impl Search {
         world.note(Breach::FenceDidNotGrow, new.fence != old.fence);
         world.note(Breach::EndedByAnother, old.fence != fence);
         self.see(Sight::LeaseRegained, new.is_live && !old.is_live);
-        // A renewal of a live lease is a write too: it leaves the record as it is and an operator's
-        // reading stale.
+        // Renewing a live lease is a write too: it leaves the record unchanged but makes an
+        // operator's reading stale.
         let matters = new != old || world.keys[key].operator == Operator::Settling;
         matters.then(|| world.keys[key].store(new))
     }
@@ -1129,7 +1128,7 @@ impl Search {
         world.keys[key].operator = Operator::Away;
     }
 
-    /// What a node may do next for its request of one key.
+    /// The possible next steps of a node for its request of one key.
     fn steps_of_node(&self, world: &World, node: usize, key: usize, steps: &mut Vec<Step>) {
         let slot = world.nodes[node][key];
         match slot {
@@ -1150,7 +1149,8 @@ impl Search {
         if world.repeats_left == 0 {
             return;
         }
-        // A lost reply to `Lose` changes nothing for its caller, who is told the same either way.
+        // A lost reply to `Lose` changes nothing for its caller, which gets the same answer either
+        // way.
         if !matches!(
             slot,
             Slot::Idle | Slot::Owns(_) | Slot::Asked(What::Lose(_))
@@ -1172,7 +1172,7 @@ impl Search {
         }
     }
 
-    /// What may happen to one key without its nodes.
+    /// The possible next steps of one key that no node takes.
     fn steps_of_store(world: &World, key: usize, steps: &mut Vec<Step>) {
         let place = &world.keys[key];
         steps.extend(
@@ -1184,7 +1184,7 @@ impl Search {
             steps.push(Step::Lapses { key });
         }
         steps.push(Step::Sweeps { key });
-        // A careless operator, who looks at anything.
+        // A careless operator, who settles any record.
         if world.settlements_left > 0 && place.record.is_some() {
             steps.push(Step::OperatorLooks { key });
         }
@@ -1208,7 +1208,7 @@ impl Model for Search {
             ..
         } = self.bounds;
         let place = |key| {
-            // A key that the search leaves out is one that nobody asks for.
+            // A key outside the bounds gets no requests.
             let requests_left = if key < keys { requests } else { 0 };
             Place {
                 record: None,
@@ -1362,8 +1362,8 @@ impl Model for Search {
                     })
                 },
             ),
-            // False unknowns are defects too. In rerun a late takeover may outlive its request, and
-            // the next one runs again.
+            // False unknowns are defects too. In rerun, a late takeover may outlive its request,
+            // and the next request runs again.
             Property::always(
                 "in hold nothing stays unresolved but after a crash, or by the upstream's word",
                 |search: &Search, world: &World| {

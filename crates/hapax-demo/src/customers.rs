@@ -1,4 +1,4 @@
-//! Customers who want to pay once, and ask until there is a definite answer: all of them at once,
+//! Customers who want to pay once and retry until they get a definite answer. All run concurrently,
 //! against one address.
 
 use std::collections::BTreeMap;
@@ -13,17 +13,18 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::balancer::Balancer;
-use crate::plan::{Customer, Dice, Order, Plan};
+use crate::plan::{Customer, Order, Plan, Random};
 use crate::requests::{Tally, send};
 use crate::service;
 
-/// How long customers go on asking after the last order was placed. Bounds the storm.
+/// How long customers keep retrying after the last order was placed. This limits the length of the
+/// storm.
 pub(crate) const LAST_CALL: Duration = Duration::from_secs(10);
 
-/// What the customers know in the end, by order.
+/// What each customer knows in the end, by order.
 pub(crate) type Ends = BTreeMap<String, End>;
 
-/// Lets the plan's customers loose.
+/// Runs all customers of the plan.
 pub(crate) async fn run(
     plan: &Arc<Plan>,
     address: SocketAddr,
@@ -45,7 +46,7 @@ pub(crate) async fn run(
                 customer,
                 shop,
                 begun,
-                &mut Dice::new(plan.seed, &customer.name),
+                &mut Random::new(plan.seed, &customer.name),
             )
             .await
         });
@@ -53,8 +54,8 @@ pub(crate) async fn run(
     Ok(customers.join_all().await.into_iter().flatten().collect())
 }
 
-/// A customer's day: each order at its time, or as soon as the one before has ended.
-async fn spend(customer: &Customer, shop: Shop<'_>, begun: Instant, dice: &mut Dice) -> Ends {
+/// Runs one customer: each order at its time, or as soon as the previous one has ended.
+async fn spend(customer: &Customer, shop: Shop<'_>, begun: Instant, dice: &mut Random) -> Ends {
     let mut ends = Ends::new();
     for order in &customer.orders {
         tokio::time::sleep_until(begun + order.at).await;
@@ -69,8 +70,9 @@ async fn spend(customer: &Customer, shop: Shop<'_>, begun: Instant, dice: &mut D
     ends
 }
 
-/// Once or twice: both clicks send the same key, and both ask until they know.
-async fn click(customer: &Customer, order: &Order, shop: Shop<'_>, dice: &mut Dice) -> End {
+/// Places an order with one or two clicks. Both clicks send the same key, and both retry until they
+/// get a definite answer.
+async fn click(customer: &Customer, order: &Order, shop: Shop<'_>, dice: &mut Random) -> End {
     let mut other_dice = dice.clone();
     let first = shop.buy(customer, order, dice);
     let Some(later) = order.second_click else {
@@ -85,7 +87,7 @@ async fn click(customer: &Customer, order: &Order, shop: Shop<'_>, dice: &mut Di
     better_known(first, second)
 }
 
-/// Of two clicks, what the customer goes by.
+/// The more definite result of two clicks.
 fn better_known(first: End, second: End) -> End {
     let known = |end| match end {
         End::Paid => 3,
@@ -103,23 +105,23 @@ fn better_known(first: End, second: End) -> End {
 /// What a customer knows in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Has a receipt.
+    /// The customer has a receipt.
     Paid,
     /// The bank declined the card.
     Refused,
-    /// Was told that the outcome is not known, and not to try again.
+    /// The customer was told that the outcome is unknown and not to retry.
     Held,
-    /// Got no definite answer in time.
+    /// The customer got no definite answer in time.
     GaveUp,
 }
 
-/// What one request ended in.
+/// The result of one request.
 enum Said {
     Definite(End),
     Again(Duration),
 }
 
-/// Where to buy, and until when.
+/// The address of the shop, and when customers give up.
 #[derive(Clone, Copy)]
 pub(crate) struct Shop<'a> {
     pub(crate) address: SocketAddr,
@@ -128,15 +130,15 @@ pub(crate) struct Shop<'a> {
 }
 
 impl Shop<'_> {
-    /// Sends the order, and again under the same key, until there is a definite answer.
-    pub(crate) async fn buy(&self, customer: &Customer, order: &Order, dice: &mut Dice) -> End {
+    /// Sends the order repeatedly under the same key, until there is a definite answer.
+    pub(crate) async fn buy(&self, customer: &Customer, order: &Order, dice: &mut Random) -> End {
         while Instant::now() < self.until {
             self.tally.sent.add();
             let sending = send(self.address, request(self.address, customer, order));
             let said = match tokio::time::timeout(customer.patience, sending).await {
                 Ok(Ok(answer)) => self.read(&answer, dice),
-                // No answer, half of one, or none in time: the customer cannot know, and tries
-                // again.
+                // No answer, a truncated one, or none in time: the customer cannot know the outcome
+                // and retries.
                 Ok(Err(_)) | Err(_) => Said::Again(dice.millis(50, 250)),
             };
             match said {
@@ -147,7 +149,7 @@ impl Shop<'_> {
         End::GaveUp
     }
 
-    fn read(&self, answer: &Response<Bytes>, dice: &mut Dice) -> Said {
+    fn read(&self, answer: &Response<Bytes>, dice: &mut Random) -> Said {
         if answer.headers().contains_key("idempotent-replayed") {
             self.tally.replayed.add();
         }
@@ -178,7 +180,7 @@ fn request(address: SocketAddr, customer: &Customer, order: &Order) -> Request<F
         .expect("a plan's names are header values")
 }
 
-/// The short name of a problem, where the answer is one.
+/// The short name of the problem, if the answer is a problem document.
 fn code(answer: &Response<Bytes>) -> Option<String> {
     let kind = answer.headers().get("content-type")?;
     if kind != "application/problem+json" {
@@ -188,9 +190,9 @@ fn code(answer: &Response<Bytes>) -> Option<String> {
     Some(problem.get("code")?.as_str()?.to_owned())
 }
 
-/// As long as the answer says, and a little more, so that those who were told the same do not come
-/// back at the same moment.
-fn advice(headers: &HeaderMap, dice: &mut Dice) -> Duration {
+/// The delay that the answer advises, plus a random addition, so that customers do not all return
+/// at the same moment.
+fn advice(headers: &HeaderMap, dice: &mut Random) -> Duration {
     let told = headers
         .get("retry-after-ms")
         .and_then(|value| value.to_str().ok()?.parse().ok());
@@ -220,7 +222,7 @@ mod tests {
             until: Instant::now(),
             tally: &tally,
         };
-        shop.read(answer, &mut Dice::new(1, "test"))
+        shop.read(answer, &mut Random::new(1, "test"))
     }
 
     #[test]

@@ -1,53 +1,53 @@
-//! The storm before it breaks: who orders what and when, how patiently, with how many clicks, and
-//! what goes wrong for which order. The seed decides all of it, so that the storm with Hapax and
-//! the one without meet the same orders and faults.
+//! The plan of the storm: who orders what and when, how long customers wait, how often they click,
+//! and which order meets which fault. The seed determines all of it, so both sides of the demo get
+//! the same orders and faults.
 
 use std::time::Duration;
 
-/// Everything that the seed decides about the customers.
+/// Everything that the seed determines about the customers.
 pub(crate) struct Plan {
     pub(crate) seed: u64,
-    /// How long orders keep coming.
+    /// For how long orders are placed.
     pub(crate) span: Duration,
     pub(crate) customers: Vec<Customer>,
 }
 
-/// Somebody who buys one thing after the other.
+/// A customer who places orders in sequence.
 pub(crate) struct Customer {
     pub(crate) name: String,
-    /// Whether a load balancer stands between.
+    /// Whether requests go through the load balancer.
     pub(crate) balanced: bool,
     /// How long an answer may take before the customer sends the request again.
     pub(crate) patience: Duration,
     pub(crate) orders: Vec<Order>,
 }
 
-/// One thing to pay for.
+/// One order.
 pub(crate) struct Order {
     pub(crate) id: String,
-    /// Made once, and sent with every request for this order.
+    /// Chosen once, and sent with every request for this order.
     pub(crate) key: String,
     pub(crate) amount_cents: u64,
     /// The bank refuses the card: there is nothing to charge.
     pub(crate) declined: bool,
-    /// When it is ordered, from the beginning of the storm.
+    /// When it is placed, counted from the beginning of the storm.
     pub(crate) at: Duration,
-    /// How long after the first click the second comes.
+    /// The delay from the first click to the second.
     pub(crate) second_click: Option<Duration>,
 }
 
-/// At the most; fewer where there are fewer orders.
+/// The most customers; there are fewer if there are fewer orders.
 const CUSTOMERS_MAX: usize = 40;
 
 impl Plan {
     pub(crate) fn new(seed: u64, orders: usize, span: Duration) -> Plan {
         let faults = deal_faults(seed, orders);
         let customers_count = CUSTOMERS_MAX.min(orders / 3);
-        let mut dice = Dice::new(seed, "customers");
+        let mut dice = Random::new(seed, "customers");
         let mut customers: Vec<_> = (0..customers_count)
             .map(|number| Customer::new(number, &mut dice))
             .collect();
-        let mut dice = Dice::new(seed, "orders");
+        let mut dice = Random::new(seed, "orders");
         for (number, fault) in faults.into_iter().enumerate() {
             customers[number % customers_count]
                 .orders
@@ -67,7 +67,7 @@ impl Plan {
         self.customers.iter().flat_map(|customer| &customer.orders)
     }
 
-    /// Every order, with who placed it.
+    /// Every order with its customer.
     pub(crate) fn placed(&self) -> impl Iterator<Item = (&Customer, &Order)> {
         self.customers
             .iter()
@@ -76,7 +76,7 @@ impl Plan {
 }
 
 impl Customer {
-    fn new(number: usize, dice: &mut Dice) -> Customer {
+    fn new(number: usize, dice: &mut Random) -> Customer {
         Customer {
             name: format!("customer-{number:02}"),
             balanced: number.is_multiple_of(3),
@@ -87,15 +87,15 @@ impl Customer {
 }
 
 impl Order {
-    fn new(number: usize, fault: Option<Fault>, span: Duration, dice: &mut Dice) -> Order {
+    fn new(number: usize, fault: Option<Fault>, span: Duration, dice: &mut Random) -> Order {
         let span_ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let (suffix, declined, clicks_twice) = (dice.throw(), dice.one_in(8), dice.one_in(4));
         Order {
             id: id(number),
             key: format!("{}-{suffix:016x}", id(number)),
             amount_cents: dice.between(499, 9_999),
-            // An order that meets a fault is one that would be charged: else the fault would show
-            // nothing.
+            // An order with a fault must be one that would be charged: otherwise the fault would
+            // show nothing.
             declined: declined && fault.is_none(),
             at: dice.millis(0, span_ms),
             second_click: clicks_twice.then(|| dice.millis(5, 120)),
@@ -107,28 +107,28 @@ fn id(number: usize) -> String {
     format!("order-{number:03}")
 }
 
-/// The number of an order, if its id is one of a plan's.
+/// The number of an order, if its id belongs to a plan.
 pub(crate) fn number(id: &str) -> Option<usize> {
     id.strip_prefix("order-")?.parse().ok()
 }
 
-/// A way in which the service fails its caller. Each strikes an order once, when it first gets
-/// there.
+/// A way in which the service fails its caller. Each strikes an order once, when the service first
+/// reaches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Charges, then closes the connection without an answer.
     AnswerLost,
-    /// Charges, then says 500, as a service does whose exception nobody caught.
+    /// Charges, then answers 500, as a service with an uncaught exception does.
     Crashed,
-    /// Closes the connection before it charges. From outside it looks the same.
+    /// Closes the connection before it charges. The caller cannot tell this from a lost answer.
     RequestLost,
-    /// Charges, then answers later than anybody waits.
+    /// Charges, then answers later than any customer waits.
     Stalled,
-    /// Charges, then breaks off in the middle of its answer.
+    /// Charges, then closes the connection in the middle of its answer.
     Truncated,
-    /// Says 503 and does not charge.
+    /// Answers 503 and does not charge.
     Busy,
-    /// Charges, then the process is gone, and with it whatever else it was doing.
+    /// Charges, then the process dies, together with all its other requests.
     Died,
 }
 
@@ -143,7 +143,7 @@ impl Fault {
         Fault::Died,
     ];
 
-    /// What the service tells the demo, and the demo its reader.
+    /// The name of the fault, in the service's output and in the demo's.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Fault::AnswerLost => "answer lost",
@@ -160,8 +160,8 @@ impl Fault {
         Fault::ALL.into_iter().find(|fault| fault.word() == word)
     }
 
-    /// How many of so many orders it strikes: never fewer than two, so that one swept away by the
-    /// death of the service leaves another.
+    /// How many orders it strikes: at least two. If the death of the service prevents one, another
+    /// is left.
     fn share(self, orders: usize) -> usize {
         match self {
             Fault::AnswerLost | Fault::Crashed | Fault::Stalled | Fault::Busy => {
@@ -173,7 +173,7 @@ impl Fault {
     }
 }
 
-/// The fewest orders for which every fault finds two, with as many again left alone.
+/// The fewest orders with which every fault strikes two, and as many orders meet none.
 pub(crate) const ORDERS_MIN: usize = 28;
 
 /// The fault of each order, by its number.
@@ -183,22 +183,22 @@ pub(crate) fn deal_faults(seed: u64, orders: usize) -> Vec<Option<Fault>> {
         .flat_map(|fault| std::iter::repeat_n(Some(fault), fault.share(orders)))
         .collect();
     dealt.resize(orders, None);
-    Dice::new(seed, "faults").shuffle(&mut dealt);
+    Random::new(seed, "faults").shuffle(&mut dealt);
     dealt
 }
 
-/// A small generator (splitmix64). Nothing here needs a better one.
+/// A small random generator (splitmix64).
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Random(u64);
 
-impl Dice {
-    /// Dice of their own for each purpose, so that throwing more for one leaves the others as they
-    /// were.
-    pub(crate) fn new(seed: u64, purpose: &str) -> Dice {
+impl Random {
+    /// A separate generator for each purpose, so that additional draws for one do not change the
+    /// others.
+    pub(crate) fn new(seed: u64, purpose: &str) -> Random {
         let mixed = purpose
             .bytes()
-            .fold(seed, |mixed, byte| Dice(mixed ^ u64::from(byte)).throw());
-        Dice(mixed)
+            .fold(seed, |mixed, byte| Random(mixed ^ u64::from(byte)).throw());
+        Random(mixed)
     }
 
     pub(crate) fn throw(&mut self) -> u64 {

@@ -1,6 +1,6 @@
-//! Reconciling: for what Hapax holds as unknown, somebody looks into the ledger and states what
-//! became of it. In real life this is a job of the service's owner, or an operator with `hapax keys
-//! settle`.
+//! Reconciliation: for each key that Hapax holds as unknown, looks into the ledger and settles what
+//! became of it. In production this is a job of the service's owner, or of an operator with `hapax
+//! keys settle`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hapax::core::record::Head;
+use hapax::core::record::{Head, StateFilter};
 use hapax::core::store::ListQuery;
 use hapax::{Answer, Audit, Hapax, Settlement};
 use tokio::task::JoinSet;
@@ -16,33 +16,33 @@ use tokio::time::Instant;
 
 use crate::customers::{End, Ends, Shop};
 use crate::ledger::{Charge, Ledger};
-use crate::plan::{Dice, Plan};
+use crate::plan::{Plan, Random};
 use crate::requests::Tally;
 use crate::service;
 
-/// A retry may meet a fault of its own, be held in turn, and need another look.
+/// A retry may meet its own fault, be held again, and need another round.
 const ROUNDS_MAX: u32 = 5;
 
-/// How long one customer asks again.
+/// How long one customer retries.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// A page of what is held: more than any plan has orders.
+/// The page size for held keys: larger than the orders of any plan.
 const PAGE: usize = 10_000;
 
-/// What was found.
+/// The results of reconciliation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Reconciled {
     /// Keys that were held when the storm was over.
     pub(crate) held: u64,
     /// Keys that were held when they were retried: a retry can be lost too.
     pub(crate) held_again: u64,
-    /// Of all these: the charge is in the ledger.
+    /// How many of these have a charge in the ledger.
     pub(crate) found: u64,
-    /// It is not.
+    /// How many have none.
     pub(crate) not_there: u64,
 }
 
-/// Everything that reconciling needs to see.
+/// The inputs of reconciliation.
 pub(crate) struct Books<'a> {
     pub(crate) plan: &'a Arc<Plan>,
     pub(crate) hapax: &'a Hapax,
@@ -53,7 +53,7 @@ pub(crate) struct Books<'a> {
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Settles all that is held, and lets its customers ask again, until nothing is held any more.
+/// Settles all held keys and lets their customers retry, until none is held.
 pub(crate) async fn run(books: &Books<'_>, ends: &mut Ends) -> Result<Reconciled, Failure> {
     let ledger = Ledger::read(books.ledger)?;
     let mut reconciled = Reconciled::default();
@@ -81,14 +81,14 @@ pub(crate) async fn run(books: &Books<'_>, ends: &mut Ends) -> Result<Reconciled
 async fn held(hapax: &Hapax) -> Result<Vec<Head>, Failure> {
     Ok(hapax
         .list(ListQuery {
-            state: Some("unknown"),
+            state: Some(StateFilter::Unknown),
             after: None,
             limit: PAGE,
         })
         .await?)
 }
 
-/// The service is at rest by now, so that what is not in its ledger will not get there any more.
+/// The service is idle by now, so a charge that is not in its ledger will not appear later.
 async fn settle(hapax: &Hapax, ledger: &Ledger, head: &Head) -> Result<Option<Charge>, Failure> {
     let charge = ledger.find(head.key.as_str())?;
     let (settlement, reason) = match &charge {
@@ -111,7 +111,7 @@ async fn settle(hapax: &Hapax, ledger: &Ledger, head: &Head) -> Result<Option<Ch
     Ok(charge)
 }
 
-/// What the service would have said, had it been heard.
+/// The answer that the service would have sent.
 fn answer(charge: &Charge) -> Answer {
     let mut answer = Answer::new(
         201,
@@ -124,8 +124,8 @@ fn answer(charge: &Charge) -> Answer {
     answer
 }
 
-/// Whoever has no definite answer asks again under the same key, at the gateway itself. Says how
-/// many asked.
+/// Customers without a definite answer retry under the same key, directly at the gateway. Returns
+/// how many did.
 async fn ask_again(books: &Books<'_>, ends: &mut Ends) -> usize {
     let mut asking = JoinSet::new();
     for (number, (_, order)) in books.plan.placed().enumerate() {
@@ -157,7 +157,7 @@ async fn ask(
         tally: &tally,
     };
     let end = shop
-        .buy(customer, order, &mut Dice::new(plan.seed, &order.key))
+        .buy(customer, order, &mut Random::new(plan.seed, &order.key))
         .await;
     (order.id.clone(), end)
 }

@@ -1,8 +1,8 @@
 //! The payments service: charges cards, keeps a ledger, and fails in every way a service can.
 //!
-//! A process of its own (`hapax demo-service`), so that its death is a real one. It ignores keys,
-//! as most services do. What it did to whom it says on standard output, a line each; when its
-//! standard input ends, whoever started it is gone, and so is it.
+//! It is a separate process (`hapax demo-service`), so that its death is real. It ignores keys, as
+//! most services do. It reports each fault that strikes on standard output, one per line. It exits
+//! when its standard input ends, since its parent is then gone.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -21,23 +21,22 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::Failed;
 use crate::ledger::{Entry, Ledger};
-use crate::plan::{self, Dice, Fault};
+use crate::plan::{self, Fault, Random};
 
-/// The first words of the line that says where it listens, and of the one that says that a fault
-/// has struck.
+/// The prefixes of the line with its address, and of the line about a fault that has struck.
 pub(crate) const LISTENING: &str = "listening ";
 pub(crate) const STRUCK: &str = "struck ";
 
-/// What is charged here.
+/// The path for charges.
 pub(crate) const PATH: &str = "/v1/charges";
 
-/// Longer than any customer waits, the balancer's re-sends included.
+/// Longer than any customer waits, including the balancer's retries.
 pub(crate) const STALL: Duration = Duration::from_millis(2_200);
 
-/// Long enough for the first half of an answer to leave before the connection breaks.
+/// Long enough to send the first half of an answer before the connection breaks.
 const HALF_WAY: Duration = Duration::from_millis(20);
 
-/// After a death the port may be held by what is left of the old connections.
+/// After a death, remains of the old connections may still hold the port.
 const BIND_TRIES: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(100);
 
@@ -60,7 +59,7 @@ pub struct Args {
     orders: usize,
 }
 
-/// Serves until its standard input ends.
+/// Serves until standard input ends.
 pub fn run(args: &Args) -> Result<(), Failed> {
     std::thread::spawn(end_with_parent);
     let ledger = Ledger::open(&args.ledger).map_err(|error| {
@@ -96,8 +95,8 @@ async fn serve(service: Arc<Service>, address: SocketAddr) -> Result<(), Failed>
         &listener.local_addr().map_err(no_port)?.to_string(),
     );
     loop {
-        // Out of descriptors for a moment, or the caller is gone already: neither is a reason to
-        // stop.
+        // Errors such as a shortage of descriptors or a caller that is already gone must not stop
+        // the service.
         if let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(converse(service.clone(), stream));
         }
@@ -118,12 +117,12 @@ async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
 
 async fn converse(service: Arc<Service>, stream: TcpStream) {
     let answer = service_fn(move |request| {
-        // On a task of its own: like a thread of an ordinary service, it goes on when its caller
-        // hangs up.
+        // Runs on its own task: like a thread of an ordinary service, it continues when its caller
+        // closes the connection.
         let work = tokio::spawn(service.clone().answer(request));
         async move { work.await.unwrap_or(Err(HangUp)) }
     });
-    // It hangs up on purpose.
+    // Errors are expected, since the service closes connections on purpose.
     drop(
         hyper::server::conn::http1::Builder::new()
             .serve_connection(TokioIo::new(stream), answer)
@@ -137,14 +136,14 @@ struct Service {
     faults: Vec<Option<Fault>>,
 }
 
-/// Closes the connection, whatever was to be said on it.
+/// Closes the connection without a complete answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection is closed on purpose")]
 struct HangUp;
 
 type Body = UnsyncBoxBody<Bytes, HangUp>;
 
-/// What a request asks to be charged.
+/// The charge that a request asks for.
 #[derive(serde::Deserialize)]
 struct Wanted {
     order: String,
@@ -183,7 +182,7 @@ impl Service {
     }
 
     async fn charge(self: Arc<Self>, wanted: Wanted) -> Result<Response<Body>, HangUp> {
-        tokio::time::sleep(Dice::new(self.seed, &wanted.order).millis(20, 180)).await;
+        tokio::time::sleep(Random::new(self.seed, &wanted.order).millis(20, 180)).await;
         if wanted.card == "declined" {
             return Ok(say_json(
                 StatusCode::PAYMENT_REQUIRED,
@@ -231,8 +230,8 @@ impl Service {
         }
     }
 
-    /// A ledger that cannot be written is answered by hanging up: no caller may be told what did
-    /// not happen.
+    /// If the ledger cannot be written, the connection is closed: a caller must not be told about a
+    /// charge that was not made.
     async fn in_ledger<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&mut Ledger) -> rusqlite::Result<T> + Send + 'static,
@@ -282,13 +281,13 @@ async fn fail_after(fault: Fault, receipt: String) -> Result<Response<Body>, Han
     }
 }
 
-/// As `kill -9` would: nothing is flushed, nothing closed, and no core is left.
+/// Dies as by `kill -9`: nothing is flushed or closed, and no core is dumped.
 fn die() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     std::process::abort()
 }
 
-/// What a charge is answered with.
+/// The body of the answer to a charge.
 pub(crate) fn receipt(id: i64, order: &str, amount_cents: u64) -> String {
     serde_json::json!({ "charge": format!("ch_{id}"), "order": order, "amount_cents": amount_cents }).to_string()
 }
@@ -298,7 +297,7 @@ fn say_json(status: StatusCode, body: String) -> Response<Body> {
     with_head(status, UnsyncBoxBody::new(body))
 }
 
-/// Promises the whole and sends half.
+/// Announces the full length and sends half.
 fn half_of(body: String) -> Response<Body> {
     let promised = body.len();
     let half = Bytes::from(body).slice(..promised / 2);
@@ -325,7 +324,7 @@ fn with_head(status: StatusCode, body: Body) -> Response<Body> {
     response
 }
 
-/// A body that comes from a task.
+/// A body whose frames come from a task.
 struct Half(tokio::sync::mpsc::Receiver<Result<Frame<Bytes>, HangUp>>);
 
 impl http_body::Body for Half {
@@ -341,6 +340,6 @@ impl http_body::Body for Half {
 }
 
 fn say(what: &str, more: &str) {
-    // Nobody reads any more: then standard input has ended too.
+    // Errors are ignored: the reader is gone, so standard input ends too.
     let _ = writeln!(std::io::stdout(), "{what}{more}");
 }

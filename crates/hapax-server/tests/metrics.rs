@@ -25,9 +25,9 @@ struct Shop {
     hapax: Hapax,
     service: Idempotency<Router>,
     store: Arc<Faulty>,
-    /// Lets the handler of `/slow` go on.
+    /// Lets the handler of `/slow` continue.
     go_on: Arc<Notify>,
-    /// Told when it has begun.
+    /// Notified when the handler has begun.
     begun: Arc<Notify>,
 }
 
@@ -53,10 +53,11 @@ fn shop() -> Shop {
         .route("/lost", post(async || StatusCode::BAD_GATEWAY))
         .route("/slow", post(slow));
     let layer = hapax
-        .layer()
+        .guard()
         .policy(Policy::default())
-        .unwrap()
-        .principal(|_| Some(Principal::named(PRINCIPAL)));
+        .principal(|_| Some(Principal::named(PRINCIPAL)))
+        .build()
+        .unwrap();
     Shop {
         metrics,
         hapax,

@@ -1,14 +1,10 @@
-//! Random histories of the reference store, and of one that is not quite it.
+//! Tests random histories with the reference store, and with a store that differs slightly.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use hapax_core::audit::{LogEntry, LogQuery, Note};
-use hapax_core::scope::PrincipalId;
-use hapax_core::store::{
-    KnownPrincipal, ListQuery, Reading, Renewal, Reply, StoreInfo, Swept, Written,
-};
-use hapax_core::{Head, Memory, Put, RecordId, Secret, Store};
+use hapax_core::store::{Reading, Reply};
+use hapax_core::{Memory, RecordId, Secret, Store};
 use hapax_testkit::history::{self, Tally};
 use hapax_testkit::{Fault, Faulty, ManualClock, Verb};
 
@@ -92,7 +88,7 @@ fn memory(clock: &ManualClock) -> Memory {
     Memory::new(Arc::new(clock.clone()), Secret::from_bytes([7; 32]))
 }
 
-/// The words with which the history panics.
+/// The panic message of the history.
 async fn convict(clock: &ManualClock, a: &dyn Store, b: &dyn Store) -> String {
     let mut history = Box::pin(AssertUnwindSafe(history::run(11, 2_000, a, b, clock)));
     let panicked = std::future::poll_fn(|cx| {
@@ -106,7 +102,7 @@ async fn convict(clock: &ManualClock, a: &dyn Store, b: &dyn Store) -> String {
     *panic.downcast().expect("a panic with words")
 }
 
-/// Does not keep the status of what it did not keep the answer of.
+/// A store that loses the status of an answer that is not kept.
 struct Forgetful(Memory);
 
 impl Store for Forgetful {
@@ -125,39 +121,8 @@ impl Store for Forgetful {
         })
     }
 
-    fn put_if(&self, put: Put) -> Reply<'_, Written> {
-        self.0.put_if(put)
-    }
-
-    fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
-        self.0.renew(renewals)
-    }
-
-    fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
-        self.0.list(query)
-    }
-
-    fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
-        self.0.sweep(limit)
-    }
-
-    fn info(&self) -> Reply<'_, StoreInfo> {
-        self.0.info()
-    }
-
-    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
-        self.0.remember(principals)
-    }
-
-    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
-        self.0.knows(principal)
-    }
-
-    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
-        self.0.log(query)
-    }
-
-    fn note(&self, note: Note) -> Reply<'_, LogEntry> {
-        self.0.note(note)
-    }
+    hapax_core::forward_store!(
+        self => self.0;
+        put_if, renew, list, sweep, info, remember, knows, log, note
+    );
 }

@@ -1,13 +1,14 @@
-//! The clock of an embedded store: anchored to the wall once, then driven by time since boot.
+//! The clock of an embedded store: anchored to the wall clock once, then driven by time since boot.
 //!
-//! Someone who sets the wall clock, or a machine that sleeps, neither shortens nor lengthens a
-//! lease.
+//! So neither setting the wall clock nor suspending the machine changes the length of a lease.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use hapax_core::{Clock, Timestamp};
+use tokio::time::Instant;
 
-/// Wall time at the moment of anchoring, plus the time that has really passed since.
+/// Wall time at the moment of anchoring, plus the time elapsed since.
 #[derive(Clone, Copy, Debug)]
 pub struct BootClock {
     wall: Timestamp,
@@ -15,8 +16,8 @@ pub struct BootClock {
 }
 
 impl BootClock {
-    /// A clock that begins now, but not before `at_least`: a store's clock does not run backwards
-    /// over a restart either.
+    /// A clock that starts at the current wall time, or at `at_least` if that is later: a store's
+    /// clock does not run backwards over a restart.
     pub fn anchored(at_least: Timestamp) -> Self {
         BootClock {
             wall: Timestamp::from_system_time(SystemTime::now()).max(at_least),
@@ -25,16 +26,46 @@ impl BootClock {
     }
 }
 
-/// What a store writes down of its clock, so that a restart and a reader outside can go on from
-/// there.
+/// The clock that judges what a node keeps in memory: cached answers, rates of new keys.
+///
+/// It is tokio's clock plus the time that a test has skipped. A test that advances the store's
+/// clock advances this one too, so that memory and store agree about what has expired.
+#[derive(Debug, Default)]
+pub(crate) struct NodeClock {
+    skipped_micros: AtomicU64,
+}
+
+impl NodeClock {
+    pub(crate) fn now(&self) -> Instant {
+        Instant::now() + self.skipped()
+    }
+
+    /// The wall clock's time.
+    pub(crate) fn wall(&self) -> Timestamp {
+        Timestamp::from_system_time(SystemTime::now()).after(self.skipped())
+    }
+
+    fn skipped(&self) -> Duration {
+        Duration::from_micros(self.skipped_micros.load(Ordering::Relaxed))
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn skip(&self, duration: Duration) {
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        self.skipped_micros.fetch_add(micros, Ordering::Relaxed);
+    }
+}
+
+/// The state that a store saves of its clock, so that a later process or an outside reader can
+/// continue it.
 #[cfg(feature = "sqlite")]
 impl BootClock {
-    /// A clock that another process of this boot anchored.
+    /// A clock that another process anchored during this boot.
     pub(crate) fn resumed(wall: Timestamp, boot: Duration) -> Self {
         BootClock { wall, boot }
     }
 
-    /// Both readings at the moment of anchoring.
+    /// The wall time and the time since boot at the moment of anchoring.
     pub(crate) fn anchor(&self) -> (Timestamp, Duration) {
         (self.wall, self.boot)
     }
@@ -62,18 +93,18 @@ fn since_boot() -> Duration {
     )
 }
 
-/// Where there is no such clock, time since this process first asked.
+/// On other systems, time since the first call in this process.
 #[cfg(not(target_os = "linux"))]
 fn since_boot() -> Duration {
     static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     START.get_or_init(std::time::Instant::now).elapsed()
 }
 
-/// What tells this boot of this machine from every other.
+/// An id of the current boot of this machine.
 #[cfg(feature = "sqlite")]
 pub(crate) fn boot_id() -> String {
-    // Elsewhere every process is its own boot: a lease is then never taken for live by a process
-    // that cannot know.
+    // On other systems every process counts as its own boot, so no process takes a lease of another
+    // process for live.
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(
         |_| uuid::Uuid::new_v4().to_string(),
         |id| id.trim().to_owned(),

@@ -1,21 +1,76 @@
 //! The current operation as an axum extractor.
 
+use std::fmt;
+
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use axum::response::{IntoResponse, Response};
+use hapax_core::policy::{KeyRule, Policy};
 use http::StatusCode;
 use http::request::Parts;
 
+use crate::middleware::Passed;
 use crate::once::Operation;
 
-/// The handler asked for an operation, but the request is not guarded: it carries no key, or the
-/// layer is missing.
-#[derive(Clone, Copy, Debug)]
-pub struct NotGuarded;
+/// The handler asked for an operation, but the request is not guarded. Its text says why, and what
+/// to change; the caller gets a bare 500, and the log the text.
+#[derive(Clone, Debug)]
+pub struct NotGuarded {
+    request: String,
+    why: String,
+}
+
+impl fmt::Display for NotGuarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the handler of {} needs an operation, and {}. Or extract Option<Operation>",
+            self.request, self.why
+        )
+    }
+}
+
+impl std::error::Error for NotGuarded {}
+
+impl NotGuarded {
+    fn new(parts: &Parts) -> NotGuarded {
+        let why = match parts.extensions.get() {
+            Some(Passed(policy)) => why_passed(policy, parts),
+            None => {
+                "no layer of Hapax is around it: add one to its router, by `route_layer`".into()
+            }
+        };
+        NotGuarded {
+            request: format!("{} {}", parts.method, parts.uri.path()),
+            why,
+        }
+    }
+}
+
+/// Why a layer with this policy has let the request pass unguarded.
+fn why_passed(policy: &Policy, parts: &Parts) -> String {
+    let method = parts.method.as_str();
+    if policy.key == KeyRule::Off {
+        return "its layer guards nothing (`KeyRule::Off`)".into();
+    }
+    if !policy.guards(method) {
+        return format!(
+            "its layer guards {}, not {method}: name the method in `Policy::methods`",
+            policy.methods.join(", ")
+        );
+    }
+    if policy.shadow {
+        return "its layer only watches (`Policy::shadow`)".into();
+    }
+    if policy.fail_open && parts.headers.contains_key(&*policy.key_field) {
+        return "its layer let the request pass while the store was away (`Policy::fail_open`)"
+            .into();
+    }
+    "the request has no key: require one on its route (`guard().required()`)".into()
+}
 
 impl IntoResponse for NotGuarded {
     fn into_response(self) -> Response {
-        let detail = "this handler needs an operation: require a key on its route, or extract Option<Operation>";
-        tracing::error!(detail);
+        tracing::error!("{self}");
         StatusCode::INTERNAL_SERVER_ERROR.into_response()
     }
 }
@@ -24,7 +79,8 @@ impl<S: Sync> FromRequestParts<S> for Operation {
     type Rejection = NotGuarded;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, NotGuarded> {
-        parts.extensions.get().cloned().ok_or(NotGuarded)
+        let operation = parts.extensions.get().cloned();
+        operation.ok_or_else(|| NotGuarded::new(parts))
     }
 }
 

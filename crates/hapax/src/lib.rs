@@ -1,8 +1,18 @@
-#![doc = include_str!("../README.md")]
+// The README's program needs these features; without them it would be no test that passes.
+#![cfg_attr(
+    all(feature = "axum", feature = "sqlite"),
+    doc = include_str!("../README.md")
+)]
+#![cfg_attr(
+    not(all(feature = "axum", feature = "sqlite")),
+    doc = "Makes HTTP retries safe: see the README, which is shown here with the features `axum` and `sqlite`."
+)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod background;
 mod backoff;
 mod budget;
+mod builder;
 pub mod clock;
 #[cfg(feature = "axum")]
 mod extract;
@@ -14,42 +24,60 @@ pub mod observe;
 pub mod once;
 mod outage;
 pub mod store;
+#[cfg(feature = "testing")]
+pub mod testing;
 
-use std::path::PathBuf;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use budget::{BodyBudget, BodyUsage};
+pub use builder::Builder;
+#[cfg(feature = "postgres")]
+pub use builder::PostgresDatabase;
+#[cfg(feature = "sqlite")]
+pub use builder::SqliteFile;
 pub use hapax_core as core;
 pub use hapax_core::fingerprint::FingerprintPolicy;
+pub use hapax_core::record::StateFilter;
 pub use hapax_core::request_id::RequestId;
+pub use hapax_core::store::ListQuery;
 pub use hapax_core::{
     Answer, Class, Key, KeyRule, KeySource, Mode, OperationId, Part, Policy, Principal, RecordId,
     Rejection, Scope, Store, Velocity,
 };
 
+#[doc(inline)]
 pub use join::{FinishError, Kept};
+#[doc(inline)]
 pub use middleware::{
-    Body, Idempotency, IdempotencyLayer, NeverDispatched, Peer, Probe, Probed, TimedOut, Unverified,
+    Body, Guard, GuardBuilder, GuardError, Idempotency, NeverDispatched, Peer, Probe, Probed,
+    TimedOut, Unverified,
 };
+#[doc(inline)]
 pub use observe::{Event, Observer, Would};
+#[cfg(feature = "json")]
+#[doc(inline)]
+pub use once::JsonOnce;
+#[doc(inline)]
 pub use once::{
-    Audit, Drained, Failure, Limits, Once, Operation, OperatorError, Quotas, Ran, RunError,
-    Settlement, Sweep, Usage,
+    Audit, BoxError, Done, Drained, Limits, NotDone, NotDoneExt, Once, Operation, OperatorError,
+    Quotas, RunError, Settlement, Sweep, Usage,
 };
 #[cfg(feature = "sqlite")]
+#[doc(inline)]
 pub use store::guest::Guest;
 #[cfg(feature = "postgres")]
+#[doc(inline)]
 pub use store::postgres::Postgres;
 #[cfg(feature = "sqlite")]
+#[doc(inline)]
 pub use store::sqlite::Sqlite;
 
 use hapax_core::audit::{LogEntry, LogQuery};
 use hapax_core::record::{Fence, Head, Record, State};
-use hapax_core::store::{Lifetime, ListQuery, StoreError, Swept};
-use hapax_core::time::Timestamp;
+use hapax_core::store::{Lifetime, StoreError, Swept};
 
-use self::middleware::LayerBuilder;
 use self::once::Engine;
 
 /// What the namespaces begin with in which [shadows](Policy::shadow) keep their records; the
@@ -65,78 +93,15 @@ pub struct Hapax {
     namespace: Arc<str>,
 }
 
-/// Settings of a [`Hapax`] that are not a route's.
-pub struct Builder {
-    store: Arc<dyn Store>,
-    observer: Arc<dyn Observer>,
-    limits: Limits,
-    sweep: Option<Sweep>,
-    spill_directory: Option<PathBuf>,
-}
-
-impl Builder {
-    /// Is told what happens.
-    #[must_use]
-    pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.observer = Arc::new(observer);
-        self
-    }
-
-    /// Sets the limits of this node.
-    #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
-    }
-
-    /// Sets when to sweep; `None` leaves it to you to call [`Hapax::sweep_once`].
-    #[must_use]
-    pub fn sweep(mut self, sweep: Option<Sweep>) -> Self {
-        self.sweep = sweep;
-        self
-    }
-
-    /// Sets where large request bodies are written while they are buffered; by default the system's
-    /// directory for temporary files. Keep it on another file system than the store: a store that
-    /// finds its disk full takes no new keys.
-    #[must_use]
-    pub fn spill_directory(mut self, directory: impl Into<PathBuf>) -> Self {
-        self.spill_directory = Some(directory.into());
-        self
-    }
-
-    /// Ready.
-    pub fn build(self) -> Hapax {
-        Hapax {
-            bodies: BodyBudget::new(self.limits, self.spill_directory),
-            engine: Engine::new(self.store, self.observer, self.limits, self.sweep),
-            namespace: "default".into(),
-        }
+impl fmt::Debug for Hapax {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hapax")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
     }
 }
 
 impl Hapax {
-    /// Everything at its default, on this store.
-    pub fn new(store: impl Store) -> Hapax {
-        Hapax::builder(store).build()
-    }
-
-    /// Begins with the defaults.
-    pub fn builder(store: impl Store) -> Builder {
-        Hapax::builder_shared(Arc::new(store))
-    }
-
-    /// Begins with the defaults, on a store that others use too.
-    pub fn builder_shared(store: Arc<dyn Store>) -> Builder {
-        Builder {
-            store,
-            observer: Arc::new(()),
-            limits: Limits::default(),
-            sweep: Some(Sweep::default()),
-            spill_directory: None,
-        }
-    }
-
     /// Sets apart the keys of this service from those of others on the same store.
     ///
     /// # Panics
@@ -152,9 +117,17 @@ impl Hapax {
         self
     }
 
-    /// The tower layer. It is one only once it knows who is asking: see [`LayerBuilder`].
-    pub fn layer(&self) -> LayerBuilder {
-        LayerBuilder::new(self.clone())
+    /// Builds a [`Guard`]: the tower layer that gives requests with the same key one effect.
+    ///
+    /// ```
+    /// # use hapax::Hapax;
+    /// # #[derive(Clone)] struct User { id: String }
+    /// # fn example(hapax: Hapax) -> Result<(), hapax::GuardError> {
+    /// let guard = hapax.guard().required().principal_from(|user: &User| user.id.clone()).build()?;
+    /// # drop(guard); Ok(()) }
+    /// ```
+    pub fn guard(&self) -> GuardBuilder {
+        GuardBuilder::new(self.clone())
     }
 
     /// Runs work once per key without HTTP. `name` says what the work is; keys of two names are
@@ -167,7 +140,7 @@ impl Hapax {
     /// principal, for so long.
     pub async fn issue(&self, principal: &Principal, life: Duration) -> Result<Key, Rejection> {
         let secret = self.engine.secret(Policy::default().store_timeout).await?;
-        let until = Timestamp::from_system_time(std::time::SystemTime::now()).after(life);
+        let until = self.engine.clock.wall().after(life);
         Ok(hapax_core::token::issue(
             &secret,
             &self.namespace,
@@ -207,11 +180,16 @@ impl Hapax {
     /// attempt was lost.
     ///
     /// ```no_run
-    /// # async fn example(hapax: hapax::Hapax, id: hapax::RecordId) -> Result<(), hapax::OperatorError> {
-    /// use hapax::{Answer, Audit, Settlement};
+    /// # async fn example(hapax: hapax::Hapax) -> Result<(), Box<dyn std::error::Error>> {
+    /// use hapax::{Answer, Audit, ListQuery, Settlement, StateFilter};
     ///
-    /// let audit = Audit { by: "ada", reason: "charge ch_17 is in the bank's ledger" };
-    /// hapax.settle(id, Settlement::Done(Answer::new(201, r#"{"id":"ch_17"}"#)), audit).await?;
+    /// let unknown = ListQuery { state: Some(StateFilter::Unknown), ..ListQuery::default() };
+    /// for head in hapax.list(unknown).await? {
+    ///     println!("{} {}: {}", head.scope.method, head.scope.path, head.key);
+    ///     let audit = Audit { by: "ada", reason: "charge ch_17 is in the bank's ledger" };
+    ///     let answer = Answer::new(201, r#"{"id":"ch_17"}"#);
+    ///     hapax.settle(head.id, Settlement::Done(answer), audit).await?;
+    /// }
     /// # Ok(()) }
     /// ```
     pub async fn settle(
@@ -300,7 +278,7 @@ impl Hapax {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use hapax::core::audit::LogQuery;
-    /// # let hapax = hapax::Hapax::new(hapax::store::memory());
+    /// # let hapax = hapax::Hapax::memory();
     ///
     /// // The latest ten, newest first; then whatever comes after them.
     /// let latest = hapax.log(LogQuery::latest(10)).await?;

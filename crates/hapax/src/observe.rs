@@ -1,8 +1,29 @@
-//! Watching: what happens, told to whoever wants to count or log it.
+//! Observing: events for counting and logging.
 //!
-//! The library forces no recorder on anybody. Implement [`Observer`] and hand it to
-//! [`Builder::observer`](crate::Builder::observer); spans for `tracing` are made in any case and
+//! The library does not choose a metrics recorder. Implement [`Observer`] and hand it to
+//! [`Builder::observer`](crate::Builder::observer). Spans for `tracing` are made in any case, and
 //! cost nothing without a subscriber.
+//!
+//! A closure is an observer:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//!
+//! use hapax::{Event, Hapax};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() {
+//! let replays = Arc::new(AtomicU64::new(0));
+//! let counter = replays.clone();
+//! let hapax = Hapax::builder(hapax::store::memory())
+//!     .observer(move |event: &Event<'_>| {
+//!         if let Event::Replayed { .. } = event {
+//!             counter.fetch_add(1, Ordering::Relaxed);
+//!         }
+//!     })
+//!     .build();
+//! # drop(hapax); }
+//! ```
 
 use std::time::Duration;
 
@@ -12,13 +33,13 @@ use hapax_core::rejection::Rejection;
 use hapax_core::scope::{RecordId, Scope};
 use hapax_core::store::{StoreError, Swept};
 
-/// Is told what happens, on the task where it happens: be quick, and do not panic.
+/// Receives the events, on the task where they happen: be quick, and do not panic.
 pub trait Observer: Send + Sync + 'static {
-    /// Something happened.
+    /// Called for every event.
     fn on(&self, event: &Event<'_>);
 }
 
-/// Watches nothing.
+/// Ignores all events.
 impl Observer for () {
     fn on(&self, _: &Event<'_>) {}
 }
@@ -29,40 +50,41 @@ impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Observer for F {
     }
 }
 
-/// Which operation an event is about.
+/// The operation that an event is about.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Whose, and which.
+    /// Its namespace, principal and operation.
     pub scope: &'a Scope,
-    /// Its record.
+    /// The id of its record.
     pub id: RecordId,
 }
 
 /// Where a replay came from. Also in the extensions of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// This process's memory.
+    /// The memory of this process.
     Cache,
     /// The store.
     Store,
-    /// An attempt this request waited for.
+    /// An attempt that this request waited for.
     Wait,
 }
 
-/// What would have become of a request that a [shadow](hapax_core::Policy::shadow) let through.
-/// Also in the extensions of its answer.
+/// What a guarding layer would have done with a request that a [shadow](hapax_core::Policy::shadow)
+/// let through. Also in the extensions of its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Would {
-    /// It would have run: nothing is remembered of its key, or nothing that counts.
+    /// It would have run the request: there is no record of the key, or none that prevents an
+    /// attempt.
     Run,
-    /// The stored answer would have been sent again.
+    /// It would have replayed the stored answer.
     Replay,
-    /// It would have been answered with this. `InFlight` is a conflict with one that is running,
-    /// which a caller ready to wait would have waited for.
+    /// It would have rejected the request. `InFlight` means that another attempt was running, for
+    /// which a caller willing to wait would have waited.
     Reject(Rejection),
 }
 
-/// What happens. An attempt's events come in the order listed here.
+/// An event. The events of an attempt come in the order listed here.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -70,109 +92,108 @@ pub enum Event<'a> {
     Claiming(Subject<'a>),
     /// The claim is durable.
     Claimed {
-        /// Which operation.
+        /// The operation.
         subject: Subject<'a>,
-        /// The attempt.
+        /// The fence of the attempt.
         fence: Fence,
-        /// How many attempts the key has begun.
+        /// The number of attempts that the key has begun.
         attempt: u32,
     },
     /// The work is about to begin.
     Dispatching(Subject<'a>),
     /// The work has ended and its outcome is about to be written.
     Finishing {
-        /// Which operation.
+        /// The operation.
         subject: Subject<'a>,
-        /// What it ended in.
+        /// The state it ended in.
         state: State,
     },
     /// The outcome is durable.
     Finished {
-        /// Which operation.
+        /// The operation.
         subject: Subject<'a>,
-        /// What it ended in.
+        /// The state it ended in.
         state: State,
-        /// From dispatch to durable.
+        /// The time from dispatch to the durable write.
         elapsed: Duration,
-        /// The attempt had been given up for lost.
+        /// Whether the attempt had been given up for lost.
         late: bool,
     },
-    /// The record was completed in the transaction of the effect. Instead of `Finishing` and before
-    /// `Finished`, or after a `Finishing` whose state came to nothing.
+    /// The record was completed in the transaction of the effect. Comes instead of `Finishing` and
+    /// before `Finished`, or after a `Finishing` whose write was refused.
     Joined {
-        /// Which operation.
+        /// The operation.
         subject: Subject<'a>,
-        /// The work returned something else than it has stored. What is stored was sent.
+        /// Whether the work returned something other than it stored. The stored answer was sent.
         differs: bool,
     },
-    /// On a transaction route the work said that it is done, and its record was not completed in a
-    /// transaction. An alarm.
+    /// On a transaction route the work reported success, but its record was not completed in a
+    /// transaction. This is an alarm.
     NotJoined(Subject<'a>),
     /// The upstream was asked what became of a lost attempt.
     Probed {
-        /// Which operation.
+        /// The operation.
         subject: Subject<'a>,
-        /// What it said: `done`, `barred` or `unknown`.
+        /// The upstream's answer: `done`, `barred` or `unknown`.
         found: &'static str,
     },
-    /// The first caller's answer is about to leave.
+    /// The first caller's response is about to be sent.
     Answering(Subject<'a>),
-    /// The work ended, but the attempt no longer owned its fence: the outcome was discarded. After
+    /// The work ended, but the attempt no longer owned its record: the outcome was discarded. After
     /// a settlement this is an alarm.
     FencedOut(Subject<'a>),
-    /// A stored answer is sent again.
+    /// A stored answer is replayed.
     Replayed {
-        /// Which operation.
+        /// The operation.
         subject: Subject<'a>,
-        /// Where from.
+        /// Where the answer came from.
         source: Source,
     },
     /// A request waits for a running attempt.
     Waiting(Subject<'a>),
-    /// A request was answered by Hapax itself.
+    /// Hapax itself answered a request.
     Rejected {
-        /// Whose and which, as far as it was known.
+        /// The operation, as far as it was known.
         subject: Option<Subject<'a>>,
-        /// With what.
+        /// The rejection.
         rejection: &'a Rejection,
     },
-    /// A request was let through by a shadow, whatever would have become of it. Comes before it
-    /// runs.
+    /// A shadow let a request through. Comes before the request runs.
     Shadowed {
-        /// Whose and which, as far as it was known.
+        /// The operation, as far as it was known.
         subject: Option<Subject<'a>>,
-        /// What would have been.
+        /// What a guarding layer would have done.
         would: &'a Would,
     },
-    /// A new key looks as if it could be guessed. It was taken all the same.
+    /// A new key looks guessable. It was accepted anyway.
     GuessableKey {
-        /// Which operation.
+        /// The operation.
         subject: Subject<'a>,
-        /// Like what.
+        /// The pattern that it matches.
         kind: Pattern,
     },
     /// Leases were renewed, in one batch.
     Renewed {
-        /// So many.
+        /// The number of leases that were renewed.
         renewed: usize,
-        /// So many were no longer owned.
+        /// The number of leases that the attempts no longer owned.
         lost: usize,
     },
-    /// The store could not do something.
+    /// A store call failed.
     StoreFailed(&'a StoreError),
     /// A request was let through unguarded because the store was unreachable.
     FailedOpen(Subject<'a>),
     /// An operator settled or forgot a record.
     ChangedByHand {
-        /// Which operation.
+        /// The operation.
         subject: Subject<'a>,
-        /// What it is now.
+        /// The new state of its record.
         state: State,
-        /// Who.
+        /// The operator.
         by: &'a str,
-        /// Why.
+        /// The operator's reason.
         reason: &'a str,
     },
-    /// A sweep came by.
+    /// A sweep has run.
     Swept(Swept),
 }

@@ -1,5 +1,5 @@
-//! Trouble that lasts: told when it begins and when it is over, and not each time that somebody
-//! meets it.
+//! Lasting failures: reported when they begin and when they are over, not each time that a caller
+//! meets one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,10 +8,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// One kind of trouble, that is there or not.
+/// One kind of failure, which lasts or not.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
-    /// What most look at, so that they need no lock.
+    /// Checked without taking the lock.
     is_on: AtomicBool,
     inside: Mutex<Option<Inside>>,
 }
@@ -23,16 +23,16 @@ struct Inside {
     refused: u64,
 }
 
-/// What there is to say of trouble that is over.
+/// A report about an outage that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Over {
     pub(crate) lasted: Duration,
-    /// Requests that were refused because of it.
+    /// Requests that were refused during the outage.
     pub(crate) refused: u64,
 }
 
 impl Outage {
-    /// Somebody met it. Whether it begins with that.
+    /// Notes that a caller met the failure. Returns whether the outage begins with this.
     pub(crate) fn meet(&self) -> bool {
         let (mut inside, now) = (self.inside.lock(), Instant::now());
         match &mut *inside {
@@ -52,16 +52,21 @@ impl Outage {
         }
     }
 
-    /// A request was refused because of it.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a request was refused during the outage.
     pub(crate) fn refuse(&self) {
         if let Some(inside) = &mut *self.inside.lock() {
             inside.refused += 1;
         }
     }
 
-    /// Somebody did not meet it. It is over if nobody has met it for `quiet` either.
+    /// Notes that a caller did not meet the failure. The outage is over if no caller has met it for
+    /// `quiet`.
     pub(crate) fn pass(&self, quiet: Duration) -> Option<Over> {
-        if !self.is_on.load(Ordering::Relaxed) {
+        if !self.is_on() {
             return None;
         }
         let mut inside = self.inside.lock();

@@ -2,15 +2,19 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{DefaultBodyLimit, Json, Request};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post as handle;
 use axum::{Extension, Router};
+use common::lines::Lines;
 use common::{Got, Ledger, faulty, post, quiet};
-use hapax::{Operation, Principal};
+use hapax::core::store::ListQuery;
+use hapax::{Operation, Policy, Principal};
 use http::HeaderValue;
 use tower::ServiceExt;
 
@@ -21,7 +25,7 @@ async fn send(app: &Router, request: http::Request<http_body_util::Full<bytes::B
 #[derive(Clone)]
 struct User(&'static str);
 
-/// Knows two tokens, until they are withdrawn.
+/// Accepts two tokens until they are withdrawn.
 async fn authenticate(
     Extension(withdrawn): Extension<Ledger>,
     mut request: Request,
@@ -65,8 +69,10 @@ async fn authentication_comes_before_replay() {
         )
         .layer(
             quiet(store)
-                .layer()
-                .principal_from(|user: &User| Principal::named(user.0)),
+                .guard()
+                .principal_from(|user: &User| Principal::named(user.0))
+                .build()
+                .unwrap(),
         )
         .layer(from_fn(authenticate))
         .layer(Extension(withdrawn.clone()));
@@ -81,7 +87,7 @@ async fn authentication_comes_before_replay() {
         b"2",
         "another user, another operation"
     );
-    // The answer is there, but its owner may not have it any more.
+    // The answer is stored, but its owner is no longer authorized to read it.
     withdrawn.add("Bearer ada");
     let refused = send(&app, with_token("k", "Bearer ada")).await;
     assert_eq!(
@@ -109,13 +115,16 @@ async fn a_layer_that_stands_outside_authentication_serves_nobody() {
         .layer(from_fn(authenticate))
         .layer(
             quiet(store)
-                .layer()
-                .principal_from(|user: &User| Principal::named(user.0)),
+                .guard()
+                .principal_from(|user: &User| Principal::named(user.0))
+                .build()
+                .unwrap(),
         )
         .layer(Extension(Ledger::default()));
+    let got = send(&app, with_token("k", "Bearer ada")).await;
     assert_eq!(
-        send(&app, with_token("k", "Bearer ada")).await.problem(),
-        "principal-missing"
+        (got.status.as_u16(), got.problem().as_str()),
+        (500, "principal-not-set")
     );
     assert_eq!(ledger.len(), 0);
 }
@@ -142,7 +151,7 @@ async fn the_operation_is_an_extractor() {
                     .to_string()
             }),
         )
-        .layer(quiet(store).layer().anonymous());
+        .layer(quiet(store).guard().anonymous().build().unwrap());
     let without_key = |path: &str| {
         http::Request::post(path)
             .body(http_body_util::Full::default())
@@ -167,7 +176,7 @@ async fn two_nests_with_the_same_inner_path_do_not_share_keys() {
                 "/charges",
                 handle(move || async move { ledger.add(tenant).to_string() }),
             )
-            .layer(hapax.layer().anonymous())
+            .layer(hapax.guard().anonymous().build().unwrap())
     };
     let app = Router::new().nest("/a", nest("a")).nest("/b", nest("b"));
     for (path, is_replay) in [
@@ -183,4 +192,107 @@ async fn two_nests_with_the_same_inner_path_do_not_share_keys() {
         );
     }
     assert_eq!(ledger.lines(), ["a", "b"]);
+}
+
+type Order = Json<BTreeMap<String, u32>>;
+
+fn json(
+    key: &str,
+    body: impl Into<bytes::Bytes>,
+) -> http::Request<http_body_util::Full<bytes::Bytes>> {
+    let mut request = post("/orders", key, body);
+    request
+        .headers_mut()
+        .insert("content-type", HeaderValue::from_static("application/json"));
+    request
+}
+
+fn orders(ledger: &Ledger) -> Router {
+    let counter = ledger.clone();
+    let order = move |Json(_): Order| async move { counter.add("order").to_string() };
+    Router::new().route("/orders", handle(order))
+}
+
+#[tokio::test]
+async fn what_an_extractor_refuses_is_kept_and_a_corrected_body_needs_a_new_key() {
+    let (store, _) = faulty();
+    let ledger = Ledger::default();
+    let app = orders(&ledger).route_layer(quiet(store).guard().anonymous().build().unwrap());
+    let large = format!("{{\"{}\": 5}}", "x".repeat(3 << 20));
+    let refused = [
+        (400, json("k400", "{")),
+        (413, json("k413", large)),
+        (415, post("/orders", "k415", r#"{"amount": 5}"#)),
+        (422, json("k422", r#"{"amount": "five"}"#)),
+    ];
+    for (status, request) in refused {
+        let first = send(&app, request.clone()).await;
+        assert_eq!(first.status, status);
+        let repeat = send(&app, request).await;
+        assert!(repeat.is_replay() && repeat.status == status, "{repeat:?}");
+        assert_eq!(first.body, repeat.body);
+        let corrected = send(&app, json(&format!("k{status}"), r#"{"amount": 5}"#)).await;
+        assert_eq!(corrected.problem(), "key-reused");
+    }
+    assert_eq!(ledger.len(), 0);
+    assert_eq!(
+        send(&app, json("new", r#"{"amount": 5}"#)).await.status,
+        200
+    );
+}
+
+#[tokio::test]
+async fn the_layers_limit_on_bodies_is_judged_before_axums() {
+    let (store, _) = faulty();
+    let (hapax, ledger) = (quiet(store), Ledger::default());
+    let policy = Policy {
+        body_memory_bytes_max: 1_000,
+        body_bytes_max: 1_000,
+        ..Policy::default()
+    };
+    let app = orders(&ledger)
+        .layer(DefaultBodyLimit::max(100))
+        .route_layer(hapax.guard().policy(policy).anonymous().build().unwrap());
+    let body = |bytes: usize| format!("{{\"amount\": 5{}}}", " ".repeat(bytes - 13));
+    // Over both: the layer refuses, and has begun nothing.
+    let refused = send(&app, json("k", body(1_001))).await;
+    assert_eq!(
+        (refused.status.as_u16(), &*refused.problem()),
+        (413, "body-too-large")
+    );
+    assert_eq!(hapax.list(ListQuery::default()).await.unwrap(), []);
+    assert_eq!(send(&app, json("k", body(100))).await.status, 200);
+    // Over axum's alone: the extractor refuses, and that is kept.
+    let refused = send(&app, json("k2", body(101))).await;
+    assert_eq!(refused.status, 413);
+    assert_ne!(
+        refused.header("content-type"),
+        Some("application/problem+json")
+    );
+    assert!(send(&app, json("k2", body(101))).await.is_replay());
+    assert_eq!(ledger.len(), 1);
+}
+
+#[tokio::test]
+async fn a_handler_without_its_operation_is_told_why() {
+    let needs = || handle(|_: Operation| async {}).put(|_: Operation| async {});
+    let (store, _) = faulty();
+    let app = Router::new()
+        .route("/guarded", needs())
+        .route_layer(quiet(store).guard().anonymous().build().unwrap())
+        .route("/bare", needs());
+    for (method, path, why) in [
+        ("PUT", "/guarded", "its layer guards POST, PATCH, not PUT"),
+        ("POST", "/guarded", "the request has no key"),
+        ("POST", "/bare", "no layer of Hapax is around it"),
+    ] {
+        let (lines, _guard) = Lines::listen(|_| true);
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .body(http_body_util::Full::default())
+            .unwrap();
+        assert_eq!(send(&app, request).await.status, 500);
+        lines.assert_one(&["ERROR", &format!("{method} {path}"), why]);
+    }
 }

@@ -47,7 +47,7 @@ impl World {
             async move {
                 let path = request.uri().path().to_owned();
                 let waits = path == "/wait";
-                // The body is let go of only when the service is done.
+                // The service drops the body only when it is done.
                 let body = request
                     .into_body()
                     .collect()
@@ -74,7 +74,12 @@ impl World {
             body_bytes_max: 1 << 20,
             ..Policy::default()
         };
-        let layer = hapax.layer().policy(policy).unwrap().anonymous();
+        let layer = hapax
+            .guard()
+            .policy(common::with_dialects(policy))
+            .anonymous()
+            .build()
+            .unwrap();
         let service = layer.layer(tower::util::BoxCloneSyncService::new(inner));
         World {
             hapax,
@@ -101,7 +106,7 @@ impl World {
             .len()
     }
 
-    /// Returns when the budget is as expected.
+    /// Waits until the body usage is as expected.
     async fn until_usage(&self, expected: BodyUsage) {
         let reached = async {
             while self.usage() != expected {
@@ -127,7 +132,7 @@ fn peer(last: u8) -> Peer {
     Peer::new([10, 0, 0, last].into())
 }
 
-/// A request of a peer.
+/// A request from the peer whose address ends in `last`.
 fn from<B>(last: u8, path: &str, key: &str, body: B) -> Request<B> {
     Request::post(path)
         .header("idempotency-key", key)
@@ -140,7 +145,7 @@ fn whole(bytes: usize) -> Full<Bytes> {
     Full::from(vec![b'x'; bytes])
 }
 
-/// A body that comes when the test says so, and counts how often it was asked for more.
+/// A body whose frames the test sends, and which counts how often it is polled for more.
 struct Slow {
     frames: mpsc::UnboundedReceiver<Bytes>,
     declared: Option<u64>,
@@ -218,7 +223,7 @@ async fn a_body_without_room_is_refused_before_it_is_read_and_leaves_no_record()
     );
     assert_eq!((world.records().await, world.ledger.len()), (0, 0));
 
-    // What fits gets through, and so does another peer.
+    // A small body fits, and another peer's budget is unaffected.
     assert_eq!(
         send(&world, from(1, "/do", "small", whole(4 * KIB)))
             .await
@@ -231,7 +236,7 @@ async fn a_body_without_room_is_refused_before_it_is_read_and_leaves_no_record()
             .status,
         201
     );
-    // The key of the refused one is as good as new.
+    // The key of the refused request can still be used.
     first.abort();
     world.until_usage(BodyUsage::default()).await;
     assert_eq!(
@@ -261,7 +266,7 @@ async fn a_body_of_unknown_length_reserves_as_it_comes() {
             disk_bytes: 0,
         })
         .await;
-    // Over what may be in memory it goes to a file, and a piece stays in memory.
+    // A body above the memory limit spills to a file; one chunk stays in memory.
     sender.send(vec![b'x'; KIB].into()).unwrap();
     world
         .until_usage(BodyUsage {
@@ -313,7 +318,8 @@ async fn one_peer_fills_its_share_of_the_disk_and_others_have_theirs() {
     assert!(!spilled_into(directory.path()), "nothing is left");
 }
 
-/// Whether this process has a file open in a directory. It has no name there.
+/// Whether this process has a file open in a directory. The file is unlinked, so that listing the
+/// directory would not show it.
 fn spilled_into(directory: &Path) -> bool {
     let files = std::fs::read_dir("/proc/self/fd")
         .unwrap()
@@ -370,7 +376,7 @@ async fn a_spill_directory_that_takes_nothing_refuses_large_bodies_alone() {
             .status,
         201
     );
-    // Its disk works again: the same request, the same key.
+    // Once the directory is back, the same request succeeds under the same key.
     std::fs::create_dir(&gone).unwrap();
     assert_eq!(
         send(&world, from(1, "/do", "large", whole(100 * KIB)))
@@ -442,7 +448,7 @@ async fn replays_that_nobody_takes_have_the_room_of_their_peer_and_no_more() {
     assert!(again.is_replay() && again.body.len() == 100 * KIB);
     drop((second, again));
     world.until_usage(BodyUsage::default()).await;
-    // Larger than the share, and still to be had.
+    // An answer larger than a peer's share can still be replayed.
     let huge = send(&world, from(1, "/huge", "/huge", whole(1))).await;
     assert!(huge.is_replay() && huge.body.len() == 300 * KIB);
     assert_eq!(world.ledger.len(), 2);

@@ -1,5 +1,5 @@
-//! Limits on new keys: how many in a time, how guessable, how many and how much for each principal.
-//! Repeats are free of all of them.
+//! Limits on new keys: how many per time, how guessable, how many and how many bytes for each
+//! principal. Repeats count towards none of them.
 
 mod common;
 
@@ -9,10 +9,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{Guarded, Ledger, by, charges, faulty, gated, guard, post, quiet, send, spawn};
 use hapax::{
-    Body, Event, Hapax, Key, KeyRule, Limits, Part, Policy, Principal, Quotas, Settlement, Store,
-    Usage, Velocity,
+    Body, BoxError, Event, Hapax, KeyRule, Limits, Part, Policy, Principal, Quotas, Settlement,
+    Store, Usage, Velocity,
 };
-use hapax_core::record::State;
+use hapax_core::record::{State, StateFilter};
 use hapax_core::store::ListQuery;
 use hapax_testkit::{Fault, Verb};
 use http::{HeaderValue, Request, Response};
@@ -60,7 +60,7 @@ async fn new_keys_are_limited_in_time_and_repeats_are_free() {
         Some("20"),
         "a third of a minute"
     );
-    // Neither what is remembered here, nor what only the store has.
+    // Repeats cost nothing, whether they are in memory or only in the store.
     for _ in 0..100 {
         assert!(pay("a").await.is_replay());
     }
@@ -74,21 +74,21 @@ async fn new_keys_are_limited_in_time_and_repeats_are_free() {
             );
         }
     }
-    // Each node counts for itself, and none of that was a new key there.
+    // Each node counts by itself, and no repeat was a new key there.
     assert_eq!(
         send(&elsewhere, by(post("/charges", "there", "5"), "ada"))
             .await
             .status,
         201
     );
-    // Somebody else has tokens of their own.
+    // Another principal has its own budget.
     assert_eq!(
         send(&service, by(post("/charges", "d", "5"), "bob"))
             .await
             .status,
         201
     );
-    // No record was made of what was refused, and it runs when its time has come.
+    // A refused key leaves no record, and runs once the budget allows it.
     assert_eq!(
         store
             .list(ListQuery {
@@ -126,8 +126,8 @@ async fn a_key_that_is_tried_again_is_no_new_key() {
     );
 }
 
-/// Not even for the moment of a claim: else many repeats of one key could have others' new keys
-/// refused.
+/// Repeats hold no budget even during a claim: otherwise many repeats of one key could have others'
+/// new keys refused.
 #[tokio::test(start_paused = true)]
 async fn a_repeat_of_what_only_the_store_knows_takes_nothing_that_a_new_key_needs() {
     for (policy, limits) in [
@@ -177,7 +177,7 @@ async fn a_claim_that_the_store_did_not_take_gives_its_token_back() {
             "store-unavailable"
         );
     }
-    // The script is used up by the tries to release what may have been claimed.
+    // The background releases of the failed claims use up the scripted faults.
     while send(&service, post("/charges", "d", "5")).await.status != 201 {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
@@ -230,7 +230,7 @@ async fn new_keys_are_counted_by_a_header_and_by_a_value_of_the_body() {
     };
     let card = r#"{"card":{"number":"4242"}}"#;
     assert_eq!((pay("m1", card).await, pay("m2", card).await), (201, 201));
-    // The same card at yet another merchant, spelled otherwise; a number is another value.
+    // The same card at another merchant, with another spelling; a number is a different value.
     assert_eq!(
         pay("m3", r#"{ "card": { "number": "\u0034242" } }"#).await,
         429
@@ -241,7 +241,7 @@ async fn new_keys_are_counted_by_a_header_and_by_a_value_of_the_body() {
         429,
         "the merchant has had two"
     );
-    // What was refused by one rule was not counted by the other.
+    // A key refused by one rule was not counted by the other.
     assert_eq!(
         (
             pay("m4", r#"{"card":{"number":"5555"}}"#).await,
@@ -249,8 +249,7 @@ async fn new_keys_are_counted_by_a_header_and_by_a_value_of_the_body() {
         ),
         (201, 201)
     );
-    // Without a value there is nothing to count by; an odd spelling counts as one value, whatever
-    // it spells.
+    // Without a value no limit applies. Ambiguous bodies all count as one value.
     for merchant in ["m6", "m7", "m8", "m9"] {
         assert_eq!(pay(merchant, "{}").await, 201);
     }
@@ -271,7 +270,13 @@ async fn counts_survive_a_new_layer_with_the_same_rule_and_names_set_them_apart(
     let (store, _) = faulty();
     let hapax = quiet(store);
     let layer = |name: &str, policy: Policy| {
-        let layer = hapax.layer().name(name).policy(policy).unwrap().anonymous();
+        let layer = hapax
+            .guard()
+            .name(name)
+            .policy(policy)
+            .anonymous()
+            .build()
+            .unwrap();
         let handler = |_: Request<Body>| async {
             Ok::<_, std::convert::Infallible>(Response::new(Body::empty()))
         };
@@ -279,7 +284,7 @@ async fn counts_survive_a_new_layer_with_the_same_rule_and_names_set_them_apart(
     };
     let first = layer("pay", velocity(Part::Principal, 1));
     assert_eq!(send(&first, post("/a", "k1", "")).await.status, 200);
-    // As a reload would make it: everything else may have changed.
+    // A reload makes a layer with the same name; its other settings may have changed.
     let reloaded = layer(
         "pay",
         Policy {
@@ -311,21 +316,20 @@ async fn counts_survive_a_new_layer_with_the_same_rule_and_names_set_them_apart(
         200,
         "another rule"
     );
-    // Work without HTTP counts by its principal.
+    // Work without HTTP is counted by its principal.
     let once = hapax
         .once("job")
         .policy(velocity(Part::Principal, 1))
         .unwrap();
     let run = async |key: &str| {
-        once.run(Key::new(key).unwrap(), "", async |_| Ok(Bytes::new()))
+        once.run(key, "", async |_| Ok::<_, BoxError>(Bytes::new()))
             .await
     };
     assert!(run("a").await.is_ok());
     assert!(run("a").await.is_ok());
     assert_eq!(
         run("b").await.unwrap_err().to_string(),
-        "More new keys arrived in a short time than velocity allows. Nothing was begun. Repeat the same request with the same key after the \
-         time in Retry-After; repeats of earlier requests are not held up."
+        "more new keys came in a short time than velocity allows: nothing was begun; run it again later with the same key"
     );
 }
 
@@ -347,8 +351,8 @@ async fn a_new_key_that_can_be_guessed_is_refused_and_a_known_one_is_not() {
             ..Policy::default()
         },
     );
-    // Taken before the rule was there: to refuse it now would tell its caller to try under a new
-    // one.
+    // The key was accepted before the rule existed. Refusing it now would make its caller retry
+    // under a new key.
     assert!(
         send(&service, post("/charges", "order-17", "5"))
             .await
@@ -428,7 +432,7 @@ fn limited(store: Arc<dyn Store>, records: Option<u64>, bytes: Option<u64>) -> H
         .build()
 }
 
-/// Waits until everything that was in the store has been counted.
+/// Waits until the records already in the store have been counted.
 async fn counted(hapax: &Hapax, principal: &Principal) -> Usage {
     loop {
         match hapax.usage(principal).unwrap() {
@@ -470,7 +474,7 @@ async fn over_its_quota_of_records_a_principal_begins_nothing_new_and_repeats_ar
         201,
         "and nobody in particular has one"
     );
-    // More room for everybody, at run time; and then less: nothing is taken away.
+    // Raises everyone's quota at run time and then lowers it: no record is removed.
     hapax.set_quotas(Quotas {
         records_per_principal_max: Some(3),
         ..Quotas::default()
@@ -483,7 +487,7 @@ async fn over_its_quota_of_records_a_principal_begins_nothing_new_and_repeats_ar
     assert_eq!(pay("ada", "d").await.problem(), "quota-reached");
     assert!(pay("ada", "a").await.is_replay());
     assert_eq!(ledger.len(), 5);
-    // When retention is over there is room again.
+    // After the retention there is room again.
     clock.advance(Duration::from_secs(24 * 60 * 60));
     let (later, _) = charges(&limited(store.clone(), Some(1), None), Policy::default());
     assert_eq!(
@@ -545,7 +549,7 @@ async fn what_was_in_the_store_before_is_counted_too() {
     );
 }
 
-/// Answers with as many bytes as the body says.
+/// Answers with the number of bytes that the body names.
 fn answers(hapax: &Hapax) -> (Guarded, Ledger) {
     let ledger = Ledger::default();
     let log = ledger.clone();
@@ -577,7 +581,7 @@ async fn an_answer_over_the_quota_of_bytes_is_sent_and_not_kept() {
         "answer-not-kept"
     );
     assert!(send(&service, post("/a", "a", "800")).await.is_replay());
-    // A small one still finds room; when there is none at all, nothing new is begun.
+    // A small answer still fits; when there is no room at all, no new key is begun.
     let left = 1_000 - hapax.usage(&Principal::Anonymous).unwrap().bytes - 27;
     assert!(
         send(&service, post("/a", "c", left.to_string()))
@@ -598,7 +602,7 @@ async fn an_answer_over_the_quota_of_bytes_is_sent_and_not_kept() {
     );
 }
 
-/// A fixed sequence of numbers; only its spread matters.
+/// A fixed pseudo-random sequence; only its spread matters.
 struct Dice(u64);
 
 impl Dice {
@@ -611,7 +615,7 @@ impl Dice {
     }
 }
 
-/// What the store itself has of a principal's.
+/// The records and bytes of a principal, from the store itself.
 async fn in_store(store: &dyn Store, user: &str) -> (u64, u64) {
     let heads = store
         .list(ListQuery {
@@ -642,8 +646,8 @@ async fn after_any_history_the_books_agree_with_the_store() {
     for seed in 0..20 {
         let (store, clock) = faulty();
         let mut dice = Dice(seed);
-        // Whole seconds, by which the books go; and a store that has something in it before anybody
-        // counts.
+        // Whole seconds, which is the resolution of the counts. The store has records before the
+        // counting begins.
         let policy = || Policy {
             retention: Duration::from_secs(100),
             tombstone: Duration::from_secs(50),
@@ -680,7 +684,7 @@ async fn after_any_history_the_books_agree_with_the_store() {
             }
         }
         for user in ["ada", "bob"] {
-            // Another call, should the sweep have found something lost.
+            // One more call, in case the sweep has marked attempts as lost.
             send(
                 &counting,
                 with(by(post("/a", "last", ""), "carl"), "x-status", "201"),
@@ -696,14 +700,14 @@ async fn after_any_history_the_books_agree_with_the_store() {
     }
 }
 
-/// Changes a record by hand, if it is one that can be.
+/// Settles or forgets a record, if its state allows it.
 async fn settle_or_forget(hapax: &Hapax, store: &Arc<hapax_testkit::Faulty>, dice: &mut Dice) {
     let audit = hapax::Audit {
         by: "ada",
         reason: "a test",
     };
     let state = if dice.below(2) == 0 {
-        Some("unknown")
+        Some(StateFilter::Unknown)
     } else {
         None
     };
@@ -736,7 +740,7 @@ async fn settle_or_forget(hapax: &Hapax, store: &Arc<hapax_testkit::Faulty>, dic
 #[tokio::test(start_paused = true)]
 async fn what_a_sweep_found_lost_is_counted_until_it_expires_and_no_longer() {
     let (store, clock) = faulty();
-    // A process that is gone: its attempt never ends.
+    // A process that has died: its attempt never ends.
     let (gone, _, gate) = gated(&quiet(store.clone()), Policy::default(), 201);
     let caller = spawn(&gone, by(post("/a", "k", "5"), "ada"));
     gate.wait_for(1).await;
@@ -746,7 +750,7 @@ async fn what_a_sweep_found_lost_is_counted_until_it_expires_and_no_longer() {
     let ada = Principal::named("ada");
     send(&service, post("/a", "other", "5")).await;
     assert_eq!(counted(&hapax, &ada).await.records, 1);
-    // The store gives it up, and does not say whom it was about.
+    // The sweep marks the attempt as lost without telling which principal it belonged to.
     clock.advance(Duration::from_secs(11));
     assert_eq!(hapax.sweep_once().await.unwrap().lost, 1);
     tokio::time::sleep(MINUTE).await;

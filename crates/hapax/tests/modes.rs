@@ -1,5 +1,4 @@
-//! What follows a lost attempt where the service has a say in it: fences that it keeps, and a probe
-//! that asks it.
+//! What follows a lost attempt in the modes where the service takes part: `fenced` and `probe`.
 
 mod common;
 
@@ -16,13 +15,13 @@ use http::{Request, Response};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, service_fn};
 
-/// A service whose first run breaks off after its effect, and whose probe says what it is told to.
+/// A service whose first run fails after its effect, and whose probe answers as the test says.
 struct Scene {
     hapax: Hapax,
     service: Guarded,
-    /// The fences under which it ran.
+    /// The fences of its runs.
     runs: Ledger,
-    /// The fences with which it was asked.
+    /// The fences with which it was probed.
     asked: Ledger,
 }
 
@@ -44,11 +43,12 @@ impl Scene {
             ..Policy::default()
         };
         let layer = hapax
-            .layer()
+            .guard()
+            .policy(common::with_dialects(policy))
             .probe(probe)
-            .policy(policy)
-            .unwrap()
-            .anonymous();
+            .anonymous()
+            .build()
+            .unwrap();
         let handler = {
             let runs = runs.clone();
             move |request: Request<Body>| {
@@ -212,7 +212,7 @@ async fn a_takeover_that_nobody_used_leaves_a_lost_attempt_lost() {
         .remove(0);
     let lost = head.loss(head.state);
     assert!(lost.is_some_and(|loss| loss.code().is_some()), "{lost:?}");
-    // The claim of the next is there, and its caller has gone before it heard of it.
+    // The next claim is written, but its caller has gone before the reply.
     let is_takeover = |put: &hapax_core::store::Put| {
         matches!(
             (&put.change, put.condition),
@@ -267,14 +267,15 @@ async fn an_attempt_that_was_refused_for_its_fence_is_asked_about() {
         }
     };
     let layer = hapax
-        .layer()
-        .probe(probe)
+        .guard()
         .policy(Policy {
             mode: Mode::Probe,
             ..Policy::default()
         })
-        .unwrap()
-        .anonymous();
+        .probe(probe)
+        .anonymous()
+        .build()
+        .unwrap();
     let service = layer.layer(service_fn({
         let runs = runs.clone();
         move |_: Request<Body>| {
@@ -303,14 +304,15 @@ async fn nobody_is_asked_about_an_attempt_that_is_known_not_to_count() {
     let (hapax, runs) = (quiet(store), Ledger::default());
     let probe = async |_| panic!("nobody was lost");
     let layer = hapax
-        .layer()
-        .probe(probe)
+        .guard()
         .policy(Policy {
             mode: Mode::Probe,
             ..Policy::default()
         })
-        .unwrap()
-        .anonymous();
+        .probe(probe)
+        .anonymous()
+        .build()
+        .unwrap();
     let service = layer.layer(service_fn({
         let runs = runs.clone();
         move |_: Request<Body>| {
@@ -328,8 +330,8 @@ async fn nobody_is_asked_about_an_attempt_that_is_known_not_to_count() {
     );
 }
 
-/// An upstream that keeps, for its one operation, the highest fence, whether it is applied, and its
-/// answer: what fenced mode needs.
+/// An upstream for fenced mode. For its one operation it stores the highest fence, whether it was
+/// applied, and the answer.
 #[derive(Clone, Default)]
 struct Fenced(Arc<Mutex<(u64, Option<usize>)>>);
 
@@ -407,7 +409,7 @@ async fn a_refusal_for_a_fence_is_no_answer_and_a_higher_fence_follows() {
                 move |request| {
                     let fence = number(request.headers()["hapax-fence"].to_str().unwrap());
                     if fences.add(fence.to_string()) == 1 {
-                        // Somebody was here before, under a fence that our store has lost.
+                        // Simulates an earlier attempt under a fence that the store has lost.
                         upstream.0.lock().unwrap().0 = fence + 1;
                     }
                     let answer = upstream.take(fence, &effects);
@@ -421,7 +423,7 @@ async fn a_refusal_for_a_fence_is_no_answer_and_a_higher_fence_follows() {
             (409, None),
             "what it says to us is for us"
         );
-        // Twice in case the next fence is only one higher than the first.
+        // Twice, because the next fence may be only one higher than the first.
         send(&service, post("/", "k", "x")).await;
         let last = send(&service, post("/", "k", "x")).await;
         let is_done = mode == Mode::Fenced;
@@ -442,14 +444,12 @@ async fn a_promise_that_nothing_keeps_is_refused() {
         mode,
         ..Policy::default()
     };
-    assert_eq!(
-        hapax.layer().policy(policy(Mode::Transaction)).err(),
-        Some(PolicyError::NoTransactions)
-    );
-    assert_eq!(
-        hapax.layer().policy(policy(Mode::Probe)).err(),
-        Some(PolicyError::NoProbe)
-    );
+    let mistakes = |mode| {
+        let built = hapax.guard().policy(policy(mode)).anonymous().build();
+        built.unwrap_err().mistakes().to_vec()
+    };
+    assert_eq!(mistakes(Mode::Transaction), [PolicyError::NoTransactions]);
+    assert_eq!(mistakes(Mode::Probe), [PolicyError::NoProbe]);
     assert_eq!(
         hapax.once("job").policy(policy(Mode::Transaction)).err(),
         Some(PolicyError::NoTransactions)
@@ -493,7 +493,7 @@ async fn a_record_that_somebodys_transaction_has_is_in_flight() {
         send(&service, post("/", "k", "x")).await.problem(),
         "outcome-unknown"
     );
-    // Whether there is a record is seen without waiting for anybody; taking it over is not.
+    // Reading the record does not wait for the lock; taking it over does.
     store.fail_when(|put| {
         matches!(put.condition, Condition::Lapsed { .. }).then_some(Fault::Locked)
     });

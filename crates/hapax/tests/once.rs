@@ -1,5 +1,5 @@
-//! The life of an attempt under lost replies, lapsed leases, zombies and shutdown. Time is turned
-//! by hand; nothing waits for it to pass.
+//! Attempts under lost replies, lapsed leases, zombies and shutdown. The tests advance the clocks
+//! by hand and never sleep.
 
 mod common;
 
@@ -8,14 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use common::{Ledger, faulty, gated, post, quiet, ready_to_wait, send, spawn};
-use hapax::{
-    Audit, Body, Event, Failure, Hapax, Key, Limits, Mode, Policy, RunError, Settlement, Sweep,
-};
+use hapax::{Audit, Body, Event, Hapax, Limits, Mode, Policy, Settlement, Sweep};
 use hapax_core::record::Head;
 use hapax_core::store::{Change, ListQuery};
-use hapax_core::{Loss, State};
+use hapax_core::{Loss, State, StateFilter};
 use hapax_testkit::{Fault, ManualClock, Verb};
 use http_body_util::BodyExt;
 
@@ -24,13 +21,13 @@ const AUDIT: Audit<'static> = Audit {
     reason: "looked it up",
 };
 
-/// Turns the store's clock and the runtime's together, second by second, so that renewals and
-/// sweeps come in between.
+/// Advances the store's clock and the runtime's together, one second at a time, so that renewals
+/// and sweeps run in between.
 async fn pass(clock: &ManualClock, duration: Duration) {
     for _ in 0..duration.as_secs() {
         clock.advance(Duration::from_secs(1));
         tokio::time::advance(Duration::from_secs(1)).await;
-        // Let whoever was woken do what it has to.
+        // Lets the woken tasks run.
         for _ in 0..20 {
             tokio::task::yield_now().await;
         }
@@ -60,7 +57,7 @@ fn is_claim(put: &hapax_core::Put) -> bool {
     matches!(put.change, Change::Claim(_))
 }
 
-/// The names of the events that happened.
+/// The names of the observed events.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -111,8 +108,8 @@ async fn a_claim_that_lands_after_its_caller_gave_up_does_not_hold_the_key() {
         );
         store.heal();
         store.release();
-        // The claim is in the store, and nobody runs it: long before its lease is over it is
-        // released, and the key is free.
+        // The claim is in the store without a running attempt. It is released long before its lease
+        // is over, and the key is free.
         pass(&clock, Duration::from_secs(3)).await;
         let got = send(&service, post("/", "k", "x")).await;
         assert_eq!(
@@ -120,7 +117,7 @@ async fn a_claim_that_lands_after_its_caller_gave_up_does_not_hold_the_key() {
             (201, false, 1),
             "{fault:?}"
         );
-        // And the lost original, should it land only now, changes nothing.
+        // If the delayed original lands only now, it changes nothing.
         pass(&clock, Duration::from_secs(60)).await;
         assert!(send(&service, post("/", "k", "x")).await.is_replay());
         assert!(store.faults_landed() > 0);
@@ -147,7 +144,7 @@ async fn a_completion_whose_reply_was_lost_is_found_done() {
 async fn no_answer_leaves_before_its_record_is_durable() {
     let (store, _) = faulty();
     let (service, ledger) = common::charges(&quiet(store.clone()), Policy::default());
-    // The completion never reaches the store: whatever the caller is told, it is not the answer.
+    // The completion never reaches the store, so the caller must not get the answer.
     store.fail_when(|put| (!is_claim(put)).then_some(Fault::ErrorBefore));
     let got = send(&service, post("/", "k", "x")).await;
     assert_eq!(
@@ -165,7 +162,7 @@ async fn in_hold_mode_a_lapsed_attempt_is_unknown_and_its_late_completion_resolv
     let (elsewhere, other_ledger) = common::charges(&quiet(store.clone()), Policy::default());
     let first = spawn(&service, post("/", "k", "x"));
     gate.wait_for(1).await;
-    // As if the process were stopped: the store's clock goes on and nothing is renewed.
+    // Simulates a stopped process: the store's clock advances and nothing is renewed.
     clock.advance(Duration::from_secs(11));
     assert_eq!(
         send(&elsewhere, post("/", "k", "x")).await.problem(),
@@ -203,7 +200,8 @@ async fn after_a_takeover_the_zombies_completion_changes_nothing() {
 
         gate.open(1);
         let told = first.await.unwrap();
-        // Discarded, re-read, replayed: the zombie's caller gets the successor's answer.
+        // The zombie's result is discarded and the record read again: its caller gets the
+        // successor's answer.
         assert_eq!((told.is_replay(), &told.body), (true, &taken_over.body));
         assert_eq!(
             (only_head(&hapax).await, log.count("FencedOut")),
@@ -292,7 +290,8 @@ async fn a_live_attempt_keeps_its_lease_and_completes() {
             "in-flight"
         );
     }
-    // Two minutes, a third of a ten-second lease apart, all fifty in one statement each time.
+    // Over two minutes, one renewal every third of a ten-second lease, all fifty leases in one
+    // statement.
     let renewals = store.calls(Verb::Renew);
     assert!((30..=60).contains(&renewals), "{renewals} renewals");
     gate.open(50);
@@ -342,7 +341,7 @@ async fn an_attempt_that_runs_too_long_is_unknown_until_it_ends_after_all() {
     waiter.await.unwrap();
     let heads = hapax
         .list(ListQuery {
-            state: Some("unknown"),
+            state: Some(StateFilter::Unknown),
             after: None,
             limit: 9,
         })
@@ -406,11 +405,10 @@ async fn a_lease_of_a_millisecond_costs_liveness_and_never_safety() {
         })
         .collect();
     gate.wait_for(20).await;
-    // Until every lease has lapsed and a sweep has written it down, the handlers stay where they
-    // are.
+    // The handlers are held until every lease has lapsed and a sweep has recorded that.
     while hapax
         .list(ListQuery {
-            state: Some("unknown"),
+            state: Some(StateFilter::Unknown),
             after: None,
             limit: 20,
         })
@@ -455,8 +453,7 @@ async fn a_sweep_writes_down_within_a_second_what_time_has_brought() {
     };
     let (service, _) = common::charges(&hapax, policy.clone());
     let (_stopped, _, gate) = {
-        // A node that stops renewing: it has no runtime of its own to do so in this test, because
-        // its store says no.
+        // A node that cannot renew, because its store fails every renewal.
         let (node, ledger, gate) = gated(&quiet(store.clone()), policy, 201);
         store.fail_next(Verb::Renew, Fault::ErrorBefore, usize::MAX);
         let _first = spawn(&node, post("/lost", "k", "x"));
@@ -489,13 +486,12 @@ async fn a_sweep_writes_down_within_a_second_what_time_has_brought() {
         "key-expired"
     );
     pass(&clock, Duration::from_secs(100)).await;
-    // The tombstone of the completed one is gone; the unknown one stays for somebody to settle.
+    // The tombstone of the completed record is gone; the unknown record stays until it is settled.
     assert_eq!(states().await, ["unknown"]);
     gate.open(1);
 }
 
-/// A service as mode `fenced` wants it: what it has applied it answers again, by the operation, and
-/// never applies again.
+/// A service for mode `fenced`: it applies each operation once, and repeats its answer afterwards.
 fn fenced(hapax: &Hapax, policy: Policy) -> (common::Guarded, Ledger, Ledger) {
     let (ledger, derived) = (Ledger::default(), Ledger::default());
     let applied = Arc::new(Mutex::new(HashMap::<String, String>::new()));
@@ -524,7 +520,7 @@ fn fenced(hapax: &Hapax, policy: Policy) -> (common::Guarded, Ledger, Ledger) {
                 }
                 ledger.add(body.clone());
                 applied.insert(operation, answer.clone());
-                // What "a" came to is lost on its way back.
+                // The answer to "a" is lost on its way back.
                 let status = if body == "a" { 500 } else { 200 };
                 Ok(http::Response::builder()
                     .status(status)
@@ -547,15 +543,15 @@ async fn a_key_used_again_after_its_tombstone_is_another_operation() {
         ..Policy::default()
     };
     let (service, ledger, derived) = fenced(&hapax, policy.clone());
-    // One life: a lost attempt and the one after it are the same operation, and the service applies
-    // it once.
+    // In one life of the key: a lost attempt and its successor are the same operation, and the
+    // service applies it once.
     assert_eq!(send(&service, post("/", "k", "a")).await.status, 500);
     let got = send(&service, post("/", "k", "a")).await;
     assert_eq!(
         (got.status.as_u16(), &got.body[..]),
         (200, &b"applied a"[..])
     );
-    // The next life: retention and tombstone are over, by the clock alone.
+    // In the next life: retention and tombstone end by the clock alone.
     pass(&clock, policy.retention + policy.tombstone).await;
     let got = send(&service, post("/", "k", "b")).await;
     assert_eq!(
@@ -607,7 +603,7 @@ async fn drain_lets_attempts_end_and_marks_those_that_do_not() {
     assert_eq!(hapax.drain(Duration::from_secs(5)).await.left_unknown, 1);
     let heads = hapax
         .list(ListQuery {
-            state: Some("unknown"),
+            state: Some(StateFilter::Unknown),
             after: None,
             limit: 9,
         })
@@ -621,12 +617,12 @@ async fn drain_lets_attempts_end_and_marks_those_that_do_not() {
         [Some(Loss::Stopped)]
     );
     let (elsewhere, _) = common::charges(&quiet(store.clone()), Policy::default());
-    // At once, not when the lease is over.
+    // The key is unknown at once, and not only when its lease is over.
     assert_eq!(
         send(&elsewhere, post("/", "stuck", "x")).await.problem(),
         "outcome-unknown"
     );
-    // Its caller is told while there is somebody to tell it.
+    // The caller gets an answer before the process ends.
     assert_eq!(stuck.await.unwrap().problem(), "outcome-unknown");
     let writes = store.calls(Verb::PutIf);
     gate.open(1);
@@ -719,74 +715,6 @@ async fn answers_that_cannot_be_written_are_bounded_and_the_mark_remains() {
 }
 
 #[tokio::test]
-async fn work_without_http_runs_once_too() {
-    let (store, _) = faulty();
-    let hapax = quiet(store);
-    let once = hapax.once("send-invoice");
-    let ledger = Ledger::default();
-    let run = async |key: &str, request: &'static str, end: fn() -> Result<Bytes, Failure>| {
-        let ledger = ledger.clone();
-        once.run(Key::new(key).unwrap(), request, async move |_| {
-            ledger.add("sent");
-            end()
-        })
-        .await
-    };
-    let ok: fn() -> Result<Bytes, Failure> = || Ok("sent".into());
-    let (first, again) = (
-        run("1", "invoice", ok).await.unwrap(),
-        run("1", "invoice", ok).await.unwrap(),
-    );
-    assert_eq!(
-        (
-            first.replayed,
-            again.replayed,
-            &again.body[..],
-            ledger.len()
-        ),
-        (false, true, &b"sent"[..], 1)
-    );
-    assert!(matches!(
-        run("1", "another invoice", ok).await,
-        Err(RunError::Rejected(hapax::Rejection::KeyReused))
-    ));
-
-    let refused = run("2", "invoice", || {
-        Err(Failure::Refused("no such customer".into()))
-    })
-    .await
-    .unwrap();
-    assert!(refused.refused && run("2", "invoice", ok).await.unwrap().replayed);
-    assert_eq!(ledger.len(), 2);
-
-    assert!(
-        run("3", "invoice", || Err(Failure::NotDone("offline".into())))
-            .await
-            .is_err()
-    );
-    assert!(
-        !run("3", "invoice", ok).await.unwrap().replayed,
-        "what was not done may be done"
-    );
-    assert_eq!(ledger.len(), 4);
-
-    assert!(
-        run(
-            "4",
-            "invoice",
-            || Err(std::io::Error::other("reset").into())
-        )
-        .await
-        .is_err()
-    );
-    assert!(matches!(
-        run("4", "invoice", ok).await,
-        Err(RunError::Rejected(hapax::Rejection::OutcomeUnknown))
-    ));
-    assert_eq!(ledger.len(), 5);
-}
-
-#[tokio::test]
 async fn an_attempts_events_come_in_order() {
     let (store, _) = faulty();
     let log = Log::default();
@@ -813,7 +741,8 @@ async fn an_attempts_events_come_in_order() {
         ]
     );
 
-    // What Hapax answers in place of a lost attempt is a rejection, also to the first caller.
+    // When Hapax answers in place of a lost attempt, that is a rejection, also for the first
+    // caller.
     log.0.lock().unwrap().clear();
     let lossy = common::guard(&hapax, Policy::default(), |_| async {
         Err(common::Broken("reset".into()))

@@ -1,4 +1,4 @@
-//! What the end of an attempt is read as, through the layer: statuses, errors, panics, broken and
+//! How the end of an attempt is classified, through the layer: statuses, errors, panics, broken and
 //! oversized answers, large requests.
 
 mod common;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{Broken, Gate, Got, Ledger, charges, faulty, guard, post, quiet, send, spawn};
 use hapax::{Body, Class, Hapax, Mode, OperatorError, Policy, Settlement, Store};
-use hapax_core::State;
 use hapax_core::audit::{LogQuery, Signed};
 use hapax_core::store::{Change, Condition, Lifetime, ListQuery, Put};
+use hapax_core::{State, StateFilter};
 use hapax_testkit::{Fault, Verb};
 use http::{HeaderMap, Response};
 use http_body::Frame;
@@ -116,7 +116,7 @@ async fn every_class_of_status_is_kept_released_or_held() {
     }
 }
 
-/// A service that knows better than its status tells says so, and only Hapax hears it.
+/// A service can state the outcome of an attempt in a field, which only Hapax sees.
 #[tokio::test]
 async fn a_service_says_in_a_field_what_its_answer_means() {
     for (said, code, runs, state) in [
@@ -125,7 +125,7 @@ async fn a_service_says_in_a_field_what_its_answer_means() {
         ("none", 404, 2, State::Retryable),
         ("done", 500, 1, State::Completed),
         ("done", 503, 1, State::Completed),
-        // Contradictions and riddles: the status counts.
+        // Contradictory and unknown values: the status decides.
         ("none", 201, 1, State::Completed),
         ("none", 302, 1, State::Completed),
         ("done", 429, 2, State::Retryable),
@@ -168,7 +168,7 @@ async fn a_service_says_in_a_field_what_its_answer_means() {
     );
 }
 
-/// The word of an attempt that has lost its fence changes nothing.
+/// The statement of an attempt that was fenced out changes nothing.
 #[tokio::test(start_paused = true)]
 async fn only_the_attempt_that_holds_the_fence_says_what_its_answer_means() {
     let (store, clock) = faulty();
@@ -245,8 +245,8 @@ async fn in_rerun_mode_a_lost_attempt_is_followed_by_another() {
     );
 }
 
-/// Anybody can make such records, so they stay for ten minutes; but what was lost before must not
-/// be forgotten with them.
+/// Callers without credentials can make such records, so they are removed after ten minutes; but an
+/// earlier lost attempt must not be forgotten with them.
 #[tokio::test]
 async fn a_refused_caller_leaves_a_record_for_ten_minutes_unless_an_attempt_was_lost() {
     for (codes, is_forgotten) in [
@@ -422,7 +422,7 @@ async fn an_answer_that_breaks_off_is_unknown() {
     );
 }
 
-/// A stream of what is there already.
+/// A stream of items that are ready at once.
 fn tokio_stream<T, const N: usize>(items: [T; N]) -> impl futures_core::Stream<Item = T> {
     struct Ready<T>(std::vec::IntoIter<T>);
     impl<T> Unpin for Ready<T> {}
@@ -595,7 +595,7 @@ async fn what_an_operator_settled_is_what_a_repeat_gets() {
     }
     for head in hapax
         .list(ListQuery {
-            state: Some("unknown"),
+            state: Some(StateFilter::Unknown),
             after: None,
             limit: 10,
         })
@@ -651,7 +651,7 @@ async fn a_forgotten_answer_is_served_by_no_node() {
     let (service, ledger) = charges(&here, Policy::default());
     let (other, _) = charges(&elsewhere, Policy::default());
     send(&service, post("/", "k", "x")).await;
-    // Both nodes have it in memory now.
+    // Now both nodes have the answer in memory.
     assert!(send(&service, post("/", "k", "x")).await.is_replay());
     assert!(send(&other, post("/", "k", "x")).await.is_replay());
     assert!(send(&other, post("/", "k", "x")).await.is_replay());
@@ -680,7 +680,8 @@ async fn a_forgotten_answer_is_served_by_no_node() {
             (got.status.as_u16(), got.problem().as_str()),
             (410, "key-expired")
         );
-        // Also to another request: a tombstone left by forget has nothing to compare with.
+        // A different request gets the same: a tombstone left by `forget` has no fingerprint to
+        // compare.
         assert_eq!(
             send(node, post("/", "k", "y")).await.problem(),
             "key-expired"
@@ -689,8 +690,8 @@ async fn a_forgotten_answer_is_served_by_no_node() {
     assert_eq!(ledger.len(), 1);
 }
 
-/// Where a route leaves no tombstones, forgetting an answer must not make its key new before its
-/// time.
+/// On a route without tombstones, forgetting an answer must not make its key new before the
+/// retention is over.
 #[tokio::test(start_paused = true)]
 async fn what_was_forgotten_does_not_run_again_before_its_retention_is_over() {
     let (store, clock) = faulty();
@@ -863,12 +864,13 @@ async fn what_is_unknown_is_settled_before_it_is_forgotten() {
     hapax.settle(id, Settlement::NotDone, audit).await.unwrap();
     hapax.forget(id, audit).await.unwrap();
 
-    // One that an older version has forgotten: it says what it is, and can be forgotten once more.
+    // An older version could forget an unknown record. Settling it fails, because it is forgotten,
+    // and it can be forgotten again.
     send(&service, post("/", "old", "x")).await;
     let (head, condition) = {
         let head = hapax
             .list(ListQuery {
-                state: Some("unknown"),
+                state: Some(StateFilter::Unknown),
                 after: None,
                 limit: 1,
             })
@@ -962,8 +964,8 @@ async fn an_answer_that_ends_only_with_its_connection_is_not_kept() {
     }
 }
 
-/// What says nothing of who is asking, and counts for no fingerprint, must not tell one request
-/// from another behind us either.
+/// Trailers identify no principal and are not part of the fingerprint, so they must not distinguish
+/// two requests behind Hapax either.
 #[tokio::test]
 async fn trailers_of_a_guarded_request_stay_behind() {
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));

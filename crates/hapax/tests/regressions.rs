@@ -1,4 +1,4 @@
-//! One test for each mistake that was found after it had been made.
+//! One test for each bug that was found later.
 
 mod common;
 
@@ -9,7 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{Broken, charges, faulty, gated, guard, post, quiet, ready_to_wait, send, spawn};
 use hapax::store::sqlite::OpenError;
-use hapax::{Audit, Body, Event, Hapax, Key, Limits, Mode, NeverDispatched, Policy, Sqlite, Sweep};
+use hapax::{
+    Audit, Body, BoxError, Event, Hapax, Limits, Mode, NeverDispatched, Policy, Sqlite, Sweep,
+};
 use hapax_core::store::{Change, ListQuery};
 use hapax_core::{Memory, Secret};
 use hapax_testkit::{Fault, Faulty, ManualClock, Verb};
@@ -17,7 +19,7 @@ use http::{Request, Response};
 use http_body::Body as _;
 use tower::{Layer, ServiceExt, service_fn};
 
-/// Two nodes on one store, each with faults of its own.
+/// Two nodes on one store, each with its own faults.
 fn two_nodes() -> (Arc<Faulty>, Arc<Faulty>, ManualClock) {
     let clock = ManualClock::new();
     let memory = Arc::new(Memory::new(
@@ -45,7 +47,7 @@ async fn an_answer_over_the_cap_knows_its_length() {
 async fn the_inner_service_is_ready_when_it_is_called() {
     let handler =
         service_fn(|_: Request<Body>| async { Ok::<_, Broken>(Response::new(Body::from("ok"))) });
-    // Panics if it is called without having been asked.
+    // `ConcurrencyLimit` panics if it is called before `poll_ready`.
     let inner = tower::limit::ConcurrencyLimit::new(handler, 8);
     let open = Policy {
         fail_open: true,
@@ -54,10 +56,11 @@ async fn the_inner_service_is_ready_when_it_is_called() {
     };
     let (store, _) = faulty();
     let service = quiet(store.clone())
-        .layer()
+        .guard()
         .policy(open)
-        .unwrap()
         .anonymous()
+        .build()
+        .unwrap()
         .layer(inner);
     assert_eq!(send(&service, post("/", "k", "x")).await.status, 200);
     assert!(send(&service, post("/", "k", "x")).await.is_replay());
@@ -74,7 +77,13 @@ async fn only_the_error_itself_says_that_nothing_was_dispatched() {
     let never = service_fn(|_: Request<Body>| async {
         Err::<Response<Body>, _>(NeverDispatched("refused".into()))
     });
-    let service = quiet(faulty().0).layer().anonymous().layer(never);
+    let service = quiet(faulty().0)
+        .guard()
+        .policy(common::with_dialects(Policy::default()))
+        .anonymous()
+        .build()
+        .unwrap()
+        .layer(never);
     let got = send(&service, post("/", "k", "x")).await;
     assert_eq!(
         (
@@ -176,7 +185,7 @@ async fn a_dropped_hapax_gives_its_file_back() {
         let hapax = quiet(Arc::new(common::open_when_free(&path).await));
         hapax
             .once("work")
-            .run(Key::new("k").unwrap(), "r", async |_| Ok("done".into()))
+            .run("k", "r", async |_| Ok::<_, BoxError>("done".into()))
             .await
             .unwrap();
         hapax.drain(Duration::from_secs(1)).await;
@@ -197,22 +206,18 @@ async fn a_file_has_one_owner_by_whatever_path_it_is_reached() {
         Err(OpenError::Owned { .. })
     ));
 
-    // And should the lock be lost with its file, the first owner writes nothing more once there is
-    // a second.
+    // If the lock is lost because its file was removed, the first owner writes nothing more once
+    // there is a second owner.
     std::fs::remove_file(directory.path().join("hapax.db-owner")).unwrap();
     let first = Hapax::new(owner).once("work");
     first
-        .run(
-            Key::new("before").unwrap(),
-            "r",
-            async |_| Ok("done".into()),
-        )
+        .run("before", "r", async |_| Ok::<_, BoxError>("done".into()))
         .await
         .unwrap();
     let _second = Sqlite::open(&path).await.unwrap();
     assert!(
         first
-            .run(Key::new("after").unwrap(), "r", async |_| Ok("done".into()))
+            .run("after", "r", async |_| Ok::<_, BoxError>("done".into()))
             .await
             .is_err()
     );
@@ -238,7 +243,7 @@ async fn a_claim_that_was_never_dispatched_is_not_held_as_unknown() {
     store.wait_for_calls(Verb::PutIf, calls + 1).await;
     clock.advance(Duration::from_millis(50));
     assert_eq!(call.await.unwrap().problem(), "store-unavailable");
-    // Until it is released in the background.
+    // Waits until the claim is released in the background.
     while store.calls(Verb::PutIf) < calls + 5 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -251,7 +256,7 @@ async fn a_claim_that_was_never_dispatched_is_not_held_as_unknown() {
     );
 }
 
-/// A runtime of its own, to be dropped in the middle of things.
+/// A separate runtime, which the test drops while work is running.
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -278,9 +283,9 @@ fn renewals_survive_their_first_runtime() {
         tokio::spawn(async move {
             let stuck = async move |_| {
                 begins.notify_one();
-                std::future::pending().await
+                std::future::pending::<Result<_, BoxError>>().await
             };
-            once.run(Key::new("stuck").unwrap(), "r", stuck).await
+            once.run("stuck", "r", stuck).await
         });
         began.notified().await;
     });
@@ -290,11 +295,9 @@ fn renewals_survive_their_first_runtime() {
         let observed = store.clone();
         let until_renewed = async move |_| {
             observed.wait_for_calls(Verb::Renew, before + 1).await;
-            Ok("done".into())
+            Ok::<_, BoxError>("done".into())
         };
-        once.run(Key::new("next").unwrap(), "r", until_renewed)
-            .await
-            .unwrap();
+        once.run("next", "r", until_renewed).await.unwrap();
     });
 }
 
@@ -351,7 +354,7 @@ fn followers_of_another_node_survive_their_runtime() {
 
 #[tokio::test]
 async fn a_sweep_of_batches_of_nothing_does_not_spin() {
-    // On this one thread: a sweep that never rests would let nothing else happen.
+    // The runtime has one thread: a sweep that never yields would block everything else.
     let hapax = Hapax::builder(hapax::store::memory())
         .sweep(Some(Sweep {
             interval: Duration::from_secs(1),
@@ -360,7 +363,7 @@ async fn a_sweep_of_batches_of_nothing_does_not_spin() {
         .build();
     hapax
         .once("work")
-        .run(Key::new("k").unwrap(), "r", async |_| Ok("done".into()))
+        .run("k", "r", async |_| Ok::<_, BoxError>("done".into()))
         .await
         .unwrap();
     tokio::task::yield_now().await;
@@ -393,7 +396,7 @@ async fn those_who_join_a_claim_are_counted_as_waiters() {
 async fn a_layer_inside_a_layer_leaves_the_operation_to_the_outer_one() {
     let hapax = quiet(faulty().0);
     let (inner, ledger) = charges(&hapax, Policy::default());
-    let outer = hapax.layer().anonymous().layer(inner);
+    let outer = hapax.guard().anonymous().build().unwrap().layer(inner);
     assert_eq!(send(&outer, post("/", "k", "x")).await.status, 201);
     assert!(send(&outer, post("/", "k", "x")).await.is_replay());
     assert_eq!(ledger.len(), 1);
@@ -438,7 +441,7 @@ async fn a_slow_pulse_does_not_bring_back_what_was_forgotten() {
     assert_eq!(slow.await.unwrap().status, 410);
 }
 
-/// A body that is never read, and says when it is dropped.
+/// A body that is never read, and records when it is dropped.
 struct Held(Arc<AtomicBool>);
 
 impl Drop for Held {
@@ -496,8 +499,8 @@ async fn a_node_that_lost_its_lease_asks_the_store_instead_of_its_memory() {
     gate.wait_for(1).await;
     clock.advance(Duration::from_secs(11));
     assert_eq!(send(&successor, post("/", "k", "x")).await.status, 201);
-    // The next renewal that gets through is refused; from then on the stuck node replays what the
-    // other did.
+    // The next renewal that reaches the store is refused; from then on the stuck node replays the
+    // other node's answer.
     one.wait_for_calls(Verb::Renew, 6).await;
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(send(&stuck, post("/", "k", "x")).await.is_replay());
@@ -526,12 +529,12 @@ async fn fences_grow_over_removal_and_reopening() {
                 ..Policy::default()
             })
             .unwrap();
-        once.run(Key::new("k").unwrap(), "r", async |operation| {
-            Ok(operation.fence().to_string().into())
+        once.run("k", "r", async |operation| {
+            Ok::<_, BoxError>(operation.fence().to_string().into())
         })
         .await
         .unwrap()
-        .body
+        .value
     };
     let hapax = open().await;
     let first = fence(&hapax).await;
@@ -540,7 +543,7 @@ async fn fences_grow_over_removal_and_reopening() {
     hapax.drain(Duration::from_secs(1)).await;
     drop(hapax);
     let hapax = quiet(Arc::new(common::open_when_free(&path).await));
-    // By the machine's clock, years before the one the first fence was minted by.
+    // The machine's clock is years behind the manual clock that minted the first fence.
     assert!(fence(&hapax).await > first);
 }
 
@@ -613,10 +616,13 @@ async fn what_a_handler_says_reaches_the_layer_that_answers_for_it() {
             .body(Body::from("once"))
             .unwrap())
     };
-    let outer = hapax
-        .layer()
-        .anonymous()
-        .layer(guard(&hapax, Policy::default(), keep_no));
+    let outer =
+        hapax
+            .guard()
+            .anonymous()
+            .build()
+            .unwrap()
+            .layer(guard(&hapax, Policy::default(), keep_no));
     assert_eq!(send(&outer, post("/", "k", "x")).await.status, 200);
     assert_eq!(
         send(&outer, post("/", "k", "x")).await.problem(),
@@ -639,7 +645,7 @@ async fn requests_made_inside_an_operation_are_guarded_by_keys_of_their_own() {
             Ok::<_, Broken>(Response::new(Body::from("ok")))
         }
     });
-    let outer = hapax.layer().anonymous().layer(batch);
+    let outer = hapax.guard().anonymous().build().unwrap().layer(batch);
     assert_eq!(send(&outer, post("/batch", "b", "x")).await.status, 200);
     assert_eq!(ledger.len(), 1);
 }
@@ -654,7 +660,7 @@ async fn an_inner_layer_keeps_its_own_rules() {
             ..Policy::default()
         },
     );
-    let outer = hapax.layer().anonymous().layer(inner);
+    let outer = hapax.guard().anonymous().build().unwrap().layer(inner);
     assert_eq!(
         (
             send(&outer, post("/", "made-up", "x"))
@@ -670,25 +676,25 @@ async fn an_inner_layer_keeps_its_own_rules() {
 #[tokio::test]
 async fn another_request_that_joined_a_claim_is_told_so_whatever_came_of_it() {
     let once = quiet(faulty().0).once("work");
-    once.run(Key::new("warm").unwrap(), "r", async |_| Ok("done".into()))
+    once.run("warm", "r", async |_| Ok::<_, BoxError>("done".into()))
         .await
         .unwrap();
-    let key = || Key::new("k").unwrap();
-    let mut first = Box::pin(once.run(key(), "a", async |_| {
-        Err(hapax::Failure::NotDone("no".into()))
+    let mut first = Box::pin(once.run("k", "a", async |operation| {
+        Err(hapax::NotDone::new(&operation, "no"))
     }));
-    let mut other = Box::pin(once.run(key(), "b", async |_| Ok("done".into())));
-    // Both are under way before the claim is answered, and the second hears only of the end.
+    let mut other = Box::pin(once.run("k", "b", async |_| Ok::<_, BoxError>("done".into())));
+    // Both calls are waiting before the claim is answered, and the second sees only the end of the
+    // attempt.
     std::future::poll_fn(|cx| {
         assert!(first.as_mut().poll(cx).is_pending() && other.as_mut().poll(cx).is_pending());
         std::task::Poll::Ready(())
     })
     .await;
-    assert!(first.await.is_err());
-    assert_eq!(
+    assert!(matches!(first.await, Err(hapax::RunError::NotDone(_))));
+    assert!(matches!(
         other.await,
         Err(hapax::RunError::Rejected(hapax::Rejection::KeyReused))
-    );
+    ));
 }
 
 #[tokio::test]
@@ -729,7 +735,7 @@ async fn what_is_no_path_is_refused_and_leaves_nothing_behind() {
     let Err(error) = Sqlite::open(&junk).await else {
         panic!("opened")
     };
-    // What a `main` that returns the error prints.
+    // This is what a `main` that returns the error prints.
     assert!(
         format!("{error:?}")
             .ends_with("is not a Hapax store: choose another path, or move that file away"),
@@ -753,8 +759,8 @@ fn sweeping_survives_its_first_runtime() {
         runtime().block_on(async {
             hapax
                 .once("work")
-                .run(Key::new(round.to_string()).unwrap(), "r", async |_| {
-                    Ok("done".into())
+                .run(round.to_string(), "r", async |_| {
+                    Ok::<_, BoxError>("done".into())
                 })
                 .await
                 .unwrap();

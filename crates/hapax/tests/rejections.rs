@@ -1,7 +1,7 @@
-//! The whole table of `docs/http.md`, each row through the layer without ports, and again through
+//! The whole table of `docs/http.md`: each row through the layer without ports, and again through
 //! axum over a real socket.
 //!
-//! A row is a small world in which the rejection is due; the same worlds are asked both ways.
+//! Each row sets up a world in which its rejection is due; both ways use the same worlds.
 
 mod common;
 
@@ -42,7 +42,8 @@ struct Service {
     gate: Gate,
 }
 
-/// Does what the body says: answers with a status, waits at the gate, breaks, does not get through.
+/// Does what the body says: answers with a status, waits at the gate, fails, or is never
+/// dispatched.
 async fn obey(State(service): State<Service>, body: Bytes) -> Response {
     service.ledger.add(String::from_utf8_lossy(&body));
     match &body[..] {
@@ -85,14 +86,19 @@ impl World {
             ledger: Ledger::default(),
             gate: Gate::new(),
         };
-        let layer = hapax.layer().policy(policy).unwrap().principal(|parts| {
-            // As a proxy vouches: nobody at all is fine, somebody unnamed is not.
-            match parts.headers.get("x-user").map(HeaderValue::as_bytes) {
-                None => Some(Principal::Anonymous),
-                Some(b"") => None,
-                Some(user) => Some(Principal::named(String::from_utf8_lossy(user))),
-            }
-        });
+        let layer = hapax
+            .guard()
+            .policy(common::with_dialects(policy))
+            .principal(|parts| {
+                // As from a trusted proxy: no user is anonymous, an empty user name is refused.
+                match parts.headers.get("x-user").map(HeaderValue::as_bytes) {
+                    None => Some(Principal::Anonymous),
+                    Some(b"") => None,
+                    Some(user) => Some(Principal::named(String::from_utf8_lossy(user))),
+                }
+            })
+            .build()
+            .unwrap();
         let app = Router::new()
             .route("/{*path}", handle(obey))
             .layer(layer)
@@ -112,7 +118,7 @@ impl World {
 /// How a request reaches a world.
 #[derive(Clone)]
 enum Way {
-    /// Straight into the service.
+    /// By calling the service.
     Direct(Router),
     /// Over a socket, with hyper at both ends.
     Socket(std::net::SocketAddr),
@@ -172,7 +178,7 @@ fn with(
     request
 }
 
-/// What the table says: status, problem, whether to try again, and how many effects there were.
+/// A row of the table: name, status, problem, whether to retry, and the number of effects.
 type Row = (&'static str, u16, &'static str, bool, usize);
 
 const ROWS: &[Row] = &[
@@ -229,7 +235,7 @@ const ROWS: &[Row] = &[
     ("node shutting down", 503, "draining", true, 0),
 ];
 
-/// Makes the world of a row and asks it.
+/// Sets up the world of a row and sends its request.
 async fn ask(row: &str, is_socket: bool) -> (Got, usize) {
     let world = World::new(policy_of(row), limits_of(row));
     let way = if is_socket {
@@ -385,15 +391,18 @@ async fn provoke(row: &str, world: &World, way: &Way) -> Got {
             way.send(post("k", "201")).await;
             let layer = world
                 .hapax
-                .layer()
+                .guard()
                 .policy(Policy {
                     answer_version: Some("2".into()),
+                    retry_dialects: true,
                     ..Policy::default()
                 })
+                .anonymous()
+                .build()
                 .unwrap();
             let app = Router::new()
                 .route("/{*path}", handle(|| async { StatusCode::CREATED }))
-                .layer(layer.anonymous());
+                .layer(layer);
             match way {
                 Way::Direct(_) => Way::Direct(app).send(post("k", "201")).await,
                 Way::Socket(_) => Way::socket(app).await.send(post("k", "201")).await,
@@ -410,12 +419,17 @@ async fn provoke(row: &str, world: &World, way: &Way) -> Got {
         "past its retention" => {
             way.send(post("k", "201")).await;
             world.clock.advance(day);
-            // Not from memory either, which goes by the runtime's clock.
+            // A new node, because the first one's cache runs by the runtime's clock.
             world.store.fail_next(Verb::Info, Fault::ErrorBefore, 1);
             let fresh = Hapax::builder_shared(world.store.clone())
                 .sweep(None)
                 .build();
-            let layer = fresh.layer().anonymous();
+            let layer = fresh
+                .guard()
+                .policy(common::with_dialects(Policy::default()))
+                .anonymous()
+                .build()
+                .unwrap();
             let app = Router::new()
                 .route("/{*path}", handle(|| async { StatusCode::CREATED }))
                 .layer(layer);
@@ -485,7 +499,7 @@ async fn every_row_of_the_table_directly_and_over_a_socket() {
     println!("{} rows, each directly and over a socket", ROWS.len());
 }
 
-/// Retry advice in every dialect, all of them saying the same.
+/// Checks the retry advice: every field must say the same.
 fn assert_advice(got: &Got, again: bool, context: &str) {
     let word = if again { "true" } else { "false" };
     assert_eq!(
@@ -519,20 +533,21 @@ fn assert_advice(got: &Got, again: bool, context: &str) {
 
 #[tokio::test]
 async fn a_token_works_for_whom_it_was_issued_and_finds_its_answer_after_its_life() {
-    // By the machine's clock, which is also what tokens go by.
+    // Tokens expire by the machine's clock.
     let hapax = Hapax::new(hapax::store::memory());
     let layer = hapax
-        .layer()
+        .guard()
         .policy(Policy {
             key: KeyRule::Issued,
             ..Policy::default()
         })
+        .principal(|parts| {
+            Some(Principal::named(
+                parts.headers.get("x-user")?.to_str().ok()?,
+            ))
+        })
+        .build()
         .unwrap();
-    let layer = layer.principal(|parts| {
-        Some(Principal::named(
-            parts.headers.get("x-user")?.to_str().ok()?,
-        ))
-    });
     let service = Service {
         ledger: Ledger::default(),
         gate: Gate::new(),
@@ -549,7 +564,8 @@ async fn a_token_works_for_whom_it_was_issued_and_finds_its_answer_after_its_lif
         .unwrap();
     let ask = || with(common::post("/do", token.as_str(), "201"), "x-user", "ada");
     assert_eq!(way.send(ask()).await.status, 201);
-    // It is past its life as soon as it may begin nothing new; what it began is still there.
+    // The token has expired once it can begin no new operation; the answer it began is still
+    // replayed.
     for operation in 0.. {
         let other = with(
             common::post(&format!("/other/{operation}"), token.as_str(), "201"),
@@ -564,7 +580,7 @@ async fn a_token_works_for_whom_it_was_issued_and_finds_its_answer_after_its_lif
     assert!(way.send(ask()).await.is_replay());
 }
 
-/// The rows that need another service, another store, or another client than the rest.
+/// The rows that need another service, store or client than the rest.
 mod others {
     use hapax::NeverDispatched;
     use hyper_util::service::TowerToHyperService;
@@ -582,7 +598,7 @@ mod others {
             limit: "answer",
         };
         fails_with(late, (504, "outcome-unknown", false)).await;
-        // Caused by one, and not one itself.
+        // An error that is caused by a timeout and is not one itself.
         let caused = || {
             std::io::Error::other(hapax::middleware::TimedOut {
                 after: Duration::from_secs(1),
@@ -592,7 +608,7 @@ mod others {
         fails_with(caused, (502, "outcome-unknown", false)).await;
     }
 
-    /// Plain tower, served by hyper: what a proxy would be.
+    /// Plain tower, served by hyper, as in a proxy.
     async fn fails_with<E>(
         error: impl Fn() -> E + Clone + Send + Sync + 'static,
         expected: (u16, &str, bool),
@@ -605,8 +621,11 @@ mod others {
             async { Err::<http::Response<hapax::Body>, _>(error) }
         };
         let service = common::quiet(store)
-            .layer()
+            .guard()
+            .policy(common::with_dialects(Policy::default()))
             .anonymous()
+            .build()
+            .unwrap()
             .layer(service_fn(failing));
         let direct = Got::read(service.clone().oneshot(post("k", "x")).await.unwrap()).await;
 
@@ -640,8 +659,11 @@ mod others {
                 gate: Gate::new(),
             };
             let layer = common::quiet(Arc::new(common::open_when_free(&path).await))
-                .layer()
-                .anonymous();
+                .guard()
+                .policy(common::with_dialects(Policy::default()))
+                .anonymous()
+                .build()
+                .unwrap();
             Router::new()
                 .route("/{*path}", handle(obey))
                 .layer(layer)
@@ -698,7 +720,7 @@ mod others {
         assert_eq!(world.ledger.len(), 0);
     }
 
-    /// A stream that breaks at once.
+    /// A stream that fails at once.
     struct Breaks(Option<std::io::Error>);
 
     impl futures_core::Stream for Breaks {

@@ -1,15 +1,13 @@
-//! The request id: taken or made, seen by the service, kept in the record, logged with every line,
-//! sent back. And why an attempt was lost.
+//! The request id: accepted or made, passed to the service, stored in the record, logged with every
+//! line, returned. Also the reason why an attempt was lost.
 
 mod common;
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::lines::Lines;
 use common::{Got, Ledger, charged, gated, guard, post, quiet, send, spawn};
 use hapax::middleware::OriginalRequestId;
 use hapax::{
@@ -22,9 +20,7 @@ use hapax_core::store::ListQuery;
 use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Metadata, Subscriber};
+use tracing::{Level, Metadata};
 
 fn under(id: &str, mut request: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
     request
@@ -50,8 +46,8 @@ fn stored(head: &Head) -> Option<&str> {
     head.request_id.as_ref().map(RequestId::as_str)
 }
 
-/// A service that notes what it is told of the id, in the field, in the extensions and by its
-/// operation, and says one of its own.
+/// A service that records the id from the field, the extensions and its operation, and sets one of
+/// its own in the answer.
 fn noting(hapax: &Hapax, policy: Policy) -> (common::Guarded, Ledger) {
     let ledger = Ledger::default();
     let service = guard(hapax, policy, {
@@ -102,7 +98,7 @@ async fn an_id_goes_to_the_service_into_the_record_and_back() {
         (vec!["client-7".to_owned()], Some("client-7"))
     );
 
-    // None, and one that a log would stumble over: a new one is made.
+    // Without an id, or with one that would break a log line, a new id is made.
     for (number, request) in [
         post("/", "none", "x"),
         under("a b\"c", post("/", "odd", "x")),
@@ -136,7 +132,7 @@ async fn an_id_goes_to_the_service_into_the_record_and_back() {
 
 #[tokio::test]
 async fn a_replay_carries_its_own_id_and_names_the_one_of_the_first() {
-    // Out of memory, and out of the store.
+    // Replays from memory, and from the store.
     for cache_bytes_max in [Limits::default().cache_bytes_max, 0] {
         let limits = Limits {
             cache_bytes_max,
@@ -190,7 +186,7 @@ async fn a_replay_carries_its_own_id_and_names_the_one_of_the_first() {
             "{:?}",
             answer.headers
         );
-        // Whoever is refused carries its own, too.
+        // A rejection carries its own request's id too.
         let refused = send(&service, under("third", post("/", "k", "another"))).await;
         assert_eq!(
             (refused.problem().as_str(), refused.header("x-request-id")),
@@ -300,103 +296,20 @@ async fn work_without_http_has_no_id() {
     let hapax = quiet(Arc::new(hapax::store::memory()));
     let work = async |operation: Operation| {
         assert_eq!(operation.request_id(), None);
-        Ok("done".into())
+        Ok::<_, hapax::BoxError>("done".into())
     };
-    hapax
-        .once("job")
-        .run(Key::new("k").unwrap(), "x", work)
-        .await
-        .unwrap();
+    hapax.once("job").run("k", "x", work).await.unwrap();
     assert_eq!(stored(&only_head(&hapax).await), None);
 }
 
-/// Every line with the fields of the spans it is in. Of all tests here: what a line is logged to is
-/// one for the process.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Inside>>);
-
-#[derive(Default)]
-struct Inside {
-    spans: HashMap<u64, String>,
-    lines: Vec<String>,
-}
-
-thread_local! {
-    static ENTERED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-}
-
-struct Text<'a>(&'a mut String);
-
-impl Visit for Text<'_> {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, " {field}={value:?}").unwrap();
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        write!(self.0, " {field}={value}").unwrap();
-    }
-}
-
-impl Subscriber for Lines {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // As a service runs that wants little of its logs: the spans must be there all the same.
-        *metadata.level() <= tracing::Level::WARN
-            || metadata.target().starts_with("hapax::middleware")
-    }
-
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        let mut inside = self.0.lock().unwrap();
-        let (id, mut text) = (inside.spans.len() as u64 + 1, String::new());
-        span.record(&mut Text(&mut text));
-        inside.spans.insert(id, text);
-        Id::from_u64(id)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        let mut inside = self.0.lock().unwrap();
-        let mut line: String = ENTERED
-            .with_borrow(|entered| entered.iter().map(|id| inside.spans[id].as_str()).collect());
-        event.record(&mut Text(&mut line));
-        inside.lines.push(line);
-    }
-
-    fn enter(&self, span: &Id) {
-        ENTERED.with_borrow_mut(|entered| entered.push(span.into_u64()));
-    }
-
-    fn exit(&self, span: &Id) {
-        ENTERED.with_borrow_mut(|entered| {
-            let at = entered
-                .iter()
-                .rposition(|id| *id == span.into_u64())
-                .unwrap();
-            entered.remove(at)
-        });
-    }
-}
-
-impl Lines {
-    #[track_caller]
-    fn assert_has(&self, words: &[&str]) {
-        // Let go of before anything can panic: the other tests log too.
-        let lines = self.0.lock().unwrap().lines.clone();
-        assert!(
-            lines
-                .iter()
-                .any(|line| words.iter().all(|word| line.contains(word))),
-            "no {words:?} in {lines:#?}"
-        );
-    }
+/// Simulates a service with a low log level: the spans must exist nevertheless.
+fn is_heard(metadata: &Metadata<'_>) -> bool {
+    *metadata.level() <= Level::WARN || metadata.target().starts_with("hapax::middleware")
 }
 
 #[tokio::test]
 async fn every_line_of_an_operation_carries_the_id() {
-    let lines = Lines::default();
-    tracing::subscriber::set_global_default(lines.clone()).unwrap();
+    let (lines, _guard) = Lines::listen(is_heard);
     let hapax = quiet(Arc::new(hapax::store::memory()));
     let service = guard(
         &hapax,
@@ -408,23 +321,28 @@ async fn every_line_of_an_operation_carries_the_id() {
         },
     );
     send(&service, under("logged-1", post("/", "k", "x"))).await;
-    lines.assert_has(&[
+    lines.assert_one(&[
         "request_id=logged-1",
         "fence=",
         "attempt=1",
         "a line of the handler",
     ]);
     send(&service, under("logged-2", post("/", "k", "x"))).await;
-    lines.assert_has(&[
+    lines.assert_one(&[
         " request_id=logged-2",
         "original_request_id=logged-1",
         "a stored answer is sent again",
     ]);
     send(&service, under("logged-3", post("/panics", "k", "x"))).await;
-    lines.assert_has(&["request_id=logged-3", "attempt=1", "the work broke off"]);
+    lines.assert_one(&[
+        "request_id=logged-3",
+        "attempt=1",
+        "WARN",
+        "the work panicked",
+    ]);
 }
 
-/// What the record says after one request to this service.
+/// The answer and the record's loss after one request to this service.
 async fn loss_of<S>(policy: Policy, service: S) -> (Got, Option<Loss>)
 where
     S: Service<
@@ -436,7 +354,7 @@ where
     S::Future: Send + 'static,
 {
     let hapax = quiet(Arc::new(hapax::store::memory()));
-    let layer = hapax.layer().policy(policy).unwrap().anonymous();
+    let layer = hapax.guard().policy(policy).anonymous().build().unwrap();
     let got = send(&layer.layer(service), post("/", "k", "x")).await;
     let (record, state) = hapax.look(only_head(&hapax).await.id).await.unwrap();
     assert_eq!(

@@ -1,4 +1,5 @@
-//! The shadow: what would have been is counted, and nothing is refused, replayed, changed or held.
+//! Shadow mode: it counts what would have happened, and refuses, replays, changes and delays
+//! nothing.
 
 mod common;
 
@@ -23,7 +24,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use tower::{Layer, ServiceExt, service_fn};
 
-/// What the observer is told: the word of what would have been.
+/// Collects what the observer reports would have happened.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<String>>>);
 
@@ -64,7 +65,7 @@ fn shadow() -> Policy {
     }
 }
 
-/// A service that answers with all that it was sent, and with words that are usually ours.
+/// A service that answers with everything it received, and sets fields that Hapax usually sets.
 fn mirror(hapax: &Hapax, policy: Policy) -> (Guarded, Ledger) {
     let ledger = Ledger::default();
     let service = guard(hapax, policy, {
@@ -99,7 +100,7 @@ fn with(
     request
 }
 
-/// A request that can be sent twice.
+/// Makes a request that can be sent twice.
 type Made<'a> = &'a dyn Fn() -> Request<Full<Bytes>>;
 
 #[tokio::test]
@@ -177,7 +178,7 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
             (bare.status, &bare.body),
             "{would}"
         );
-        // What the service says is the service's, even where it speaks as we would; nothing is
+        // The service's fields pass unchanged, even those that Hapax usually sets, and none is
         // added.
         assert_eq!(watched.header("idempotent-replayed"), Some("true"));
         assert_eq!(watched.header("idempotency-expires"), None);
@@ -186,7 +187,7 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
         assert_eq!(headers, bare.headers, "{would}");
     }
     assert_eq!(ledger.lines(), unguarded.lines());
-    // What would pass unguarded is nothing to count.
+    // Requests that would not be guarded are not counted.
     let get = Request::get("/charges")
         .header("idempotency-key", "k")
         .body(Full::from(""))
@@ -231,7 +232,7 @@ async fn would_be_conflicts_run_and_the_answers_extensions_say_what_would_have_b
     assert_eq!((told.take(), ledger.len()), (vec!["replay".to_owned()], 3));
 }
 
-/// The classes of what the service says, seen by the repeat.
+/// The repeat shows how the status of the first answer was classified.
 #[tokio::test]
 async fn what_an_attempt_would_have_ended_in_is_remembered() {
     for (status, again) in [
@@ -255,7 +256,7 @@ async fn what_an_attempt_would_have_ended_in_is_remembered() {
             assert_eq!(told.take(), [would], "{status}");
         }
     }
-    // A route that keeps no answers would have none to send again.
+    // A route that keeps no answers could not replay one.
     let (store, _) = faulty();
     let told = Told::default();
     let (service, _) = mirror(
@@ -277,7 +278,7 @@ async fn an_error_of_the_service_goes_up_as_it_is() {
     let told = Told::default();
     let hapax = told.watching(store);
     type BoxError = Box<dyn std::error::Error + Send + Sync>;
-    let layer = || hapax.layer().policy(shadow()).unwrap().anonymous();
+    let layer = || hapax.guard().policy(shadow()).anonymous().build().unwrap();
     let never = layer().layer(service_fn(|_: Request<Body>| async {
         Err::<http::Response<Body>, BoxError>(Box::new(NeverDispatched("refused".into())))
     }));
@@ -313,7 +314,7 @@ async fn an_error_of_the_service_goes_up_as_it_is() {
     assert_eq!(told.take(), ["run", "outcome-unknown"]);
 }
 
-/// A body that comes in these pieces, and says nothing of its length.
+/// A body that arrives in these pieces, without a declared length.
 struct Pieces(Vec<Result<&'static str, std::io::Error>>);
 
 impl futures_core::Stream for Pieces {
@@ -380,7 +381,7 @@ async fn a_body_over_the_limit_is_passed_on_whole_and_one_that_breaks_off_breaks
             ("abcdefghijklmno".to_owned(), None),
             "with {memory} bytes in memory"
         );
-        // Announced as too large.
+        // The declared length is too large.
         send(&service, post("/charges", "k", "0123456789")).await;
         assert_eq!(
             (take(), told.take()),
@@ -389,7 +390,7 @@ async fn a_body_over_the_limit_is_passed_on_whole_and_one_that_breaks_off_breaks
                 vec!["body-too-large".to_owned()]
             )
         );
-        // A body that ends early must not look as if it had ended well.
+        // A truncated body must not look complete.
         send(
             &service,
             in_pieces(vec![
@@ -470,8 +471,8 @@ async fn an_end_that_the_store_does_not_take_delays_the_answer_by_its_timeout_at
     );
     store.release();
     clock.advance(Duration::from_secs(11));
-    // The record has lapsed: what a guarding layer would have gone on writing is unknown to a
-    // shadow.
+    // The record has lapsed. A guarding layer would have retried the completion; a shadow does not,
+    // so the outcome is unknown.
     send(&service, post("/charges", "k", "5")).await;
     assert_eq!(
         (told.take(), ledger.len()),
@@ -479,7 +480,7 @@ async fn an_end_that_the_store_does_not_take_delays_the_answer_by_its_timeout_at
     );
 }
 
-/// Says when it is dropped.
+/// Notifies when it is dropped.
 struct Dropped(Arc<tokio::sync::Notify>);
 
 impl Drop for Dropped {
@@ -509,7 +510,7 @@ async fn a_caller_that_hangs_up_ends_the_work_as_without_the_layer_and_leaves_no
     gate.wait_for(1).await;
     caller.abort();
     ended.notified().await;
-    // No attempt and no task is left that a drain would have to wait for.
+    // No attempt or task is left for a drain to wait for.
     assert_eq!(hapax.drain(Duration::from_secs(5)).await.left_unknown, 0);
     clock.advance(Duration::from_secs(11));
     let after = Told::default();
@@ -519,7 +520,7 @@ async fn a_caller_that_hangs_up_ends_the_work_as_without_the_layer_and_leaves_no
         (told.take(), after.take()),
         (vec!["run".to_owned()], vec!["outcome-unknown".to_owned()])
     );
-    // A node that is shutting down would refuse, and lets through.
+    // A draining node would refuse the request; a shadow lets it through.
     gate.open(1);
     assert_eq!(
         send(&service, post("/charges", "new", "5")).await.status,
@@ -593,7 +594,7 @@ async fn what_a_shadow_saw_is_nothing_to_the_layer_that_guards_after_it() {
     );
 }
 
-/// Neither the room for attempts nor the buckets that new keys are counted in.
+/// A shadow uses neither the limit of attempts in flight nor the budgets of new keys.
 #[tokio::test(start_paused = true)]
 async fn a_shadow_takes_nothing_from_those_who_are_guarded() {
     let (store, _) = faulty();
@@ -675,10 +676,11 @@ async fn keys_in_the_body_and_credentials_that_are_absent_are_seen_in_a_shadow_t
         "the key field as it was sent"
     );
     let layer = hapax
-        .layer()
+        .guard()
         .policy(shadow())
-        .unwrap()
-        .principal(|_| None::<Principal>);
+        .principal(|_| None::<Principal>)
+        .build()
+        .unwrap();
     let nobody = layer.layer(service_fn(|_: Request<Body>| async {
         Ok::<_, std::convert::Infallible>(charged(1))
     }));

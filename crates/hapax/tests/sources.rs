@@ -1,4 +1,4 @@
-//! Keys that do not come in a header: taken from the body, or derived from parts of the request.
+//! Keys that are not in a header: read from the body, or derived from parts of the request.
 
 mod common;
 
@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderValue, Request};
 use http_body_util::{BodyExt, Full};
 use tower::Layer;
 
-/// A service that writes down what reached it, to the byte.
+/// A service that records exactly what reached it.
 #[derive(Clone, Default)]
 struct Inner {
     ledger: Ledger,
@@ -106,14 +106,15 @@ async fn a_whole_number_in_the_body_is_the_key_of_its_digits() {
         .await
         .is_replay()
     );
-    // The next number is another key, though a reader of doubles takes them for one.
+    // The next number is another key, although both are the same as a double.
     let next = send(
         &service,
         json(r#"{"client_token": 9007199254740992, "amount": 5}"#),
     )
     .await;
     assert_eq!((next.status.as_u16(), next.is_replay()), (201, false));
-    // As text it is the same key, of another request: refused, and neither run again nor replayed.
+    // As a string it is the same key for a different request: refused, neither run again nor
+    // replayed.
     assert_eq!(
         send(
             &service,
@@ -132,7 +133,7 @@ async fn a_key_in_the_body_makes_one_effect_and_reaches_the_service_in_its_field
     let inner = Inner::default();
     let service = inner.behind(&quiet(store), from_body(KeyRule::Required));
     let body = r#"{"amount": 5, "client_token": "order 17"}"#;
-    // The field is not looked at, whatever it holds, nor how often it is there.
+    // The header field is ignored, whatever it contains and however often it occurs.
     let first = send(
         &service,
         with(
@@ -146,7 +147,7 @@ async fn a_key_in_the_body_makes_one_effect_and_reaches_the_service_in_its_field
     for _ in 0..3 {
         assert!(send(&service, json(body)).await.is_replay());
     }
-    // The same key spelled otherwise; and then another request under it.
+    // A different request under the same key, spelled differently.
     let other = r#"{"client_token": "\u006frder 17", "amount": 6}"#;
     assert_eq!(send(&service, json(other)).await.problem(), "key-reused");
     assert_eq!(inner.ledger.lines(), [body]);
@@ -299,7 +300,7 @@ async fn without_a_key_in_the_body_a_request_is_refused_or_passes_by_the_rule() 
 
     let service = inner.behind(&hapax, optional);
     for (number, body) in bodies.into_iter().chain([&b"a=1&b=2"[..]]).enumerate() {
-        // What is no JSON and does not say so has no key either.
+        // A body that is not JSON and is not declared as JSON has no key either.
         let mut request = with(json(body), "accept-encoding", "gzip");
         if number == bodies.len() {
             request.headers_mut().insert(
@@ -334,10 +335,11 @@ async fn who_is_asking_matters_only_where_there_is_a_key() {
         },
     );
     let layer = quiet(store)
-        .layer()
+        .guard()
         .policy(from_body(KeyRule::Optional))
-        .unwrap()
-        .principal(|_| None);
+        .principal(|_| None::<Principal>)
+        .build()
+        .unwrap();
     let service = layer.layer(handler);
     assert_eq!(send(&service, json("{}")).await.status, 201);
     assert_eq!(
@@ -394,7 +396,8 @@ async fn requests_that_agree_in_every_part_have_one_effect_within_the_window() {
     );
     let key = inner.key(0).unwrap();
     assert!(key.starts_with("drv1_") && key.len() == 69, "{key}");
-    // Each part counts: each of these is another key, not the same key with another request.
+    // Every part counts: each of these gives another key, not the same key with a different
+    // request.
     for other in [
         order("18", r#"{"amount":5}"#),
         order("17", r#"{"amount":5.0}"#),
@@ -410,7 +413,7 @@ async fn requests_that_agree_in_every_part_have_one_effect_within_the_window() {
             .problem(),
         "key-reused"
     );
-    // After the window it is a request like any other, and there is no tombstone in its way.
+    // After the window the request is new, and no tombstone refuses it.
     clock.advance(DERIVED_RETENTION_MAX);
     assert!(
         !send(&node(), order("17", r#"{"amount":5}"#))
@@ -466,10 +469,11 @@ async fn a_layer_says_beforehand_what_it_may_have_to_do_with() {
     let layer = |policy: Policy| {
         let (store, _) = faulty();
         quiet(store)
-            .layer()
+            .guard()
             .policy(policy)
-            .unwrap()
             .principal(|_| Some(Principal::Anonymous))
+            .build()
+            .unwrap()
             .layer(())
     };
     let head = |method: &str, key: bool| {

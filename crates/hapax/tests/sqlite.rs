@@ -1,5 +1,5 @@
-//! The SQLite store: the contract, step by step against the reference store, and what a file can be
-//! when it is opened.
+//! The SQLite store: the contract, a step-by-step comparison with the reference store, and the
+//! states of a file when it is opened.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use hapax::store::sqlite::{OpenError, Options, Sqlite, View};
 use hapax_contract::Bench;
 use hapax_core::answer::Answer;
 use hapax_core::fingerprint::{Fingerprint, FingerprintPolicy};
-use hapax_core::record::{AttemptToken, Head, State};
+use hapax_core::record::{AttemptToken, Head, State, StateFilter};
 use hapax_core::store::{
     Change, Claim, Condition, Finish, Lifetime, ListQuery, Put, StoreErrorKind, Written,
 };
@@ -71,7 +71,7 @@ async fn random_histories_are_the_same_in_memory_and_in_sqlite() {
     }
 }
 
-/// A claim that can be made of a test's own record.
+/// A claim of a record of the test.
 fn claim(key: &str) -> Put {
     let scope = Arc::new(Scope {
         namespace: "n".into(),
@@ -157,7 +157,7 @@ async fn what_was_acknowledged_is_there_after_reopening_and_a_dead_owners_leases
         panic!("{reading:?}")
     };
     assert_eq!(done.answer.as_deref(), Some(&Answer::new(201, "answer")));
-    // Not a moment has passed by the clock.
+    // The clock has not advanced.
     assert_eq!(lost.head.state_at(reading.now), State::Unknown);
     let Change::Claim(again) = claim("running").change else {
         unreachable!()
@@ -191,7 +191,7 @@ async fn a_second_owner_is_refused_and_told_who_has_the_file() {
 #[tokio::test]
 async fn others_may_look_while_it_is_owned_and_after() {
     let file = file();
-    // By the machine's clock, which the view shares.
+    // The owner uses the machine's clock, which the view shares.
     let owner = Sqlite::open(&file.path).await.unwrap();
     let done = win(&owner, claim("done")).await;
     win(&owner, complete(&done, "answer")).await;
@@ -209,7 +209,7 @@ async fn others_may_look_while_it_is_owned_and_after() {
     assert_eq!(states(&view), ["completed", "running"]);
     assert_eq!(
         view.list(&ListQuery {
-            state: Some("running"),
+            state: Some(StateFilter::Running),
             after: None,
             limit: 9
         })
@@ -311,7 +311,7 @@ async fn a_damaged_answer_is_an_error_and_never_a_replay() {
         store.put_if(claim("k")).await.unwrap_err().kind(),
         StoreErrorKind::Corrupt
     );
-    // It is that record's trouble and nobody else's, also not in the same batch.
+    // Only that record fails, not others in the same batch.
     let (damaged, fine) = tokio::join!(store.put_if(claim("k")), store.put_if(claim("fine")));
     assert!(damaged.is_err() && matches!(fine, Ok(Written::Won(_))));
     assert!(store.get(vec![other.id]).await.unwrap().records[0].is_some());
@@ -330,7 +330,7 @@ async fn the_sqlite_that_is_linked_is_not_one_that_corrupts() {
 async fn writes_that_arrive_during_a_commit_share_the_next() {
     let file = file();
     let store = Arc::new(open(&file.path, &file.clock).await);
-    // One at a time, each has a commit of its own; nobody waits for company.
+    // Sequential writes are not batched: each has its own commit.
     for i in 0..20 {
         win(&*store, claim(&format!("alone-{i}"))).await;
     }
@@ -375,7 +375,7 @@ async fn a_record_that_cannot_be_read_does_not_stop_the_sweep() {
 
     let store = open(&file.path, &file.clock).await;
     file.clock.advance(Duration::from_secs(11));
-    // One at a time, so that the bad one would stand in the way for ever.
+    // Sweeps one record at a time, so that a damaged one could block the sweep for ever.
     let swept = [
         store.sweep(1).await.unwrap().lost,
         store.sweep(1).await.unwrap().lost,

@@ -1,15 +1,15 @@
-//! Versions of answers: one that was kept under another version is not replayed, and its effect
-//! does not happen again. On both stores.
+//! Versions of answers: an answer that was kept under another version is not replayed, and its
+//! effect does not happen again. On both stores.
 
 mod common;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use common::{charges, gated, post, quiet, ready_to_wait, send, spawn};
 use hapax::{
-    Answer, Audit, Event, Hapax, Key, Limits, Policy, Rejection, RunError, Settlement, Store,
+    Answer, Audit, BoxError, Event, Hapax, Limits, Policy, Rejection, RunError, Settlement, Store,
 };
+use hapax_core::StateFilter;
 use hapax_core::store::ListQuery;
 use http::Response;
 use tokio::sync::watch;
@@ -21,7 +21,7 @@ fn version(version: Option<&str>) -> Policy {
     }
 }
 
-/// Both stores, and what keeps the file of one alive.
+/// Both stores, and the directory that holds the file of one.
 async fn stores() -> Vec<(Arc<dyn Store>, Option<tempfile::TempDir>)> {
     let directory = tempfile::tempdir().unwrap();
     let sqlite = hapax::Sqlite::open(directory.path().join("hapax.db"))
@@ -33,7 +33,7 @@ async fn stores() -> Vec<(Arc<dyn Store>, Option<tempfile::TempDir>)> {
     ]
 }
 
-/// Nothing is remembered in memory: every replay comes from the store.
+/// A Hapax without a cache, so that every replay comes from the store.
 fn forgetful(store: Arc<dyn Store>) -> Hapax {
     Hapax::builder_shared(store)
         .sweep(None)
@@ -84,8 +84,8 @@ async fn an_answer_of_another_version_is_neither_sent_nor_made_again() {
                     "{text}"
                 );
                 assert_eq!(refused.header("x-should-retry"), Some("false"));
-                // Another request learns no more than ever; and under the old version the answer is
-                // there.
+                // A different request still learns only that the key is reused; and under the old
+                // version the answer is replayed.
                 assert_eq!(
                     send(&changed, post(&path, "k", "6")).await.problem(),
                     "key-reused"
@@ -161,7 +161,7 @@ async fn a_service_cannot_set_the_version_and_an_operator_can() {
             send(&lost, post(path, "k", "5")).await;
             let unknown = store
                 .list(ListQuery {
-                    state: Some("unknown"),
+                    state: Some(StateFilter::Unknown),
                     after: None,
                     limit: 9,
                 })
@@ -187,10 +187,8 @@ async fn work_without_http_has_versions_too() {
         let hapax = forgetful(store);
         let run = async |policy: Policy| {
             let once = hapax.once("job").policy(policy).unwrap();
-            once.run(Key::new("k").unwrap(), "5", async |_| {
-                Ok(Bytes::from("done"))
-            })
-            .await
+            once.run("k", "5", async |_| Ok::<_, BoxError>("done".into()))
+                .await
         };
         assert!(!run(version(Some("1"))).await.unwrap().replayed);
         assert!(run(version(Some("1"))).await.unwrap().replayed);

@@ -13,7 +13,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use hapax::join::Kept;
 use hapax::natural::{ETag, IfMatch};
-use hapax::{Guest, Hapax, KeyRule, Mode, Operation, Policy};
+use hapax::{Guest, Hapax, Operation};
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 use serde::{Deserialize, Serialize};
 
@@ -41,20 +41,14 @@ async fn serve() -> Result<(), Failure> {
     let address = std::env::args()
         .nth(1)
         .unwrap_or_else(|| "127.0.0.1:3000".into());
-    // The records are guests in the file that the orders are in: that is what lets both commit
-    // together.
+    // The records are guests in the file that holds the orders, so that both can commit together.
     let hapax = Hapax::new(Guest::open(FILE).await?).namespace("orders");
     let database = Database::open()?;
-    let policy = Policy {
-        key: KeyRule::Required,
-        mode: Mode::Transaction,
-        ..Policy::default()
-    };
+    let guard = hapax.guard().required().transaction().anonymous().build()?;
     let app = Router::new()
         .route("/orders", post(place))
-        // Only what stands above needs a key. There are no users here; with users see
-        // axum-payments.
-        .route_layer(hapax.layer().policy(policy)?.anonymous())
+        // Only the routes above need a key. There are no users here; for users see axum-payments.
+        .route_layer(guard)
         .route("/orders/{id}", get(show).put(put).patch(change))
         .with_state(database);
 
@@ -64,27 +58,27 @@ async fn serve() -> Result<(), Failure> {
     Ok(())
 }
 
-/// One connection: SQLite has one writer, whoever waits for it.
+/// One connection, because SQLite has only one writer anyway.
 #[derive(Clone)]
 struct Database(Arc<Mutex<Connection>>);
 
 impl Database {
     fn open() -> rusqlite::Result<Database> {
         let connection = Connection::open(FILE)?;
-        // Hapax writes here too.
+        // Hapax writes to this file too.
         connection.busy_timeout(std::time::Duration::from_secs(5))?;
         connection.execute_batch(TABLES)?;
         Ok(Database(Arc::new(Mutex::new(connection))))
     }
 
-    /// Works on the connection where it may block.
+    /// Runs the work on a thread where it may block.
     async fn run<T, W>(self, work: W) -> Result<T, Failed>
     where
         T: Send + 'static,
         W: FnOnce(&mut Connection) -> Result<T, Failure> + Send + 'static,
     {
-        // A transaction of a handler that panicked was rolled back: the connection is as good as
-        // before.
+        // The transaction of a handler that panicked was rolled back, so the connection can still
+        // be used.
         let work = move || {
             work(
                 &mut self
@@ -101,7 +95,7 @@ impl Database {
     }
 }
 
-/// Nothing was committed, so that 500, which lets the key run again, is the truth.
+/// Nothing was committed, so that 500, which lets the key run again, is correct.
 struct Failed(Failure);
 
 impl IntoResponse for Failed {
@@ -114,7 +108,7 @@ impl IntoResponse for Failed {
 #[derive(Deserialize)]
 struct Wanted {
     item: String,
-    /// None of it is no order: axum answers 422, which is kept without a join.
+    /// A quantity of zero is no order: axum answers 422, which is kept without a join.
     quantity: NonZeroU32,
 }
 
@@ -153,7 +147,7 @@ impl IntoResponse for Order {
     }
 }
 
-/// Needs a key: the order gets its name here.
+/// Needs a key, because the order gets its id here.
 async fn place(
     operation: Operation,
     State(database): State<Database>,
@@ -175,7 +169,7 @@ async fn place(
         .await
 }
 
-/// The caller has a number of its own for the order: that is all the key it takes.
+/// Needs no key, because the caller chooses the order's id.
 async fn put(
     State(database): State<Database>,
     Path(id): Path<String>,
@@ -211,7 +205,7 @@ struct Change {
     quantity: NonZeroU32,
 }
 
-/// Changes what the caller has seen, and nothing that somebody else has changed since.
+/// Changes the order only if it is still in the version that the caller has seen.
 async fn change(
     State(database): State<Database>,
     Path(id): Path<String>,
@@ -229,8 +223,8 @@ async fn change(
             let Some(order) = Order::find(&transaction, &id)? else {
                 return Ok(missing());
             };
-            // Nobody writes between this look and the change: the transaction has SQLite's only
-            // lock.
+            // No other connection can write between this check and the change: the transaction
+            // holds SQLite's only write lock.
             if let Err(unmet) = condition.check(&order.etag()) {
                 return Ok(unmet.into_response());
             }

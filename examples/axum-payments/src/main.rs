@@ -1,8 +1,7 @@
-//! A small payments service in which a retry is harmless. Its ledger is a file of its own: what is
-//! in there has happened.
+//! A small payments service in which a retry is harmless. Its ledger is a separate file: what is in
+//! it has happened.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -11,7 +10,7 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
-use hapax::{FingerprintPolicy, Hapax, KeyRule, Operation, Policy, Principal, Sqlite};
+use hapax::{Hapax, Operation, Sqlite};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::signal::unix::{SignalKind, signal};
@@ -46,20 +45,15 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
     let hapax = Hapax::new(store).namespace("payments");
-    let policy = Policy {
-        key: KeyRule::Required,
-        fingerprint: Arc::new(FingerprintPolicy::json()),
-        ..Policy::default()
-    };
+    let guard = hapax
+        .guard()
+        .required()
+        .principal_from(|user: &User| user.0)
+        .build()?;
     let app = Router::new()
         .route("/v1/charges", post(charge).get(list))
-        .route_layer(
-            hapax
-                .layer()
-                .policy(policy)?
-                .principal_from(|user: &User| Principal::named(user.0)),
-        )
-        // What is added last runs first: nobody gets a replay before they have shown who they are.
+        .route_layer(guard)
+        // The layer added last runs first: no caller gets a replay before it is authenticated.
         .layer(from_fn(authenticate));
 
     let listener = tokio::net::TcpListener::bind(&address)
@@ -77,8 +71,8 @@ async fn serve() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Waits for a signal, then for the charges under way. Meanwhile new ones are refused and finished
-/// ones still replayed.
+/// Waits for a signal, then for the running charges. Meanwhile new charges are refused and finished
+/// ones are still replayed.
 async fn shutdown(hapax: Hapax) {
     let mut terminate = signal(SignalKind::terminate()).expect("signals can be listened for");
     tokio::select! {
@@ -93,7 +87,7 @@ async fn shutdown(hapax: Hapax) {
 #[derive(Clone, Copy)]
 struct User(&'static str);
 
-/// Who is asking, by bearer token. A real service verifies it or looks it up.
+/// Identifies the user by bearer token. A real service verifies the token or looks it up.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let user = match request
         .headers()
@@ -136,8 +130,8 @@ async fn charge(
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     }
     if amount >= 100_000 {
-        // The bank has the money and takes its time to say so. Whoever is killed here has charged
-        // and not answered.
+        // The bank has the money and is slow to answer. A process killed here has charged and not
+        // answered.
         tokio::time::sleep(Duration::from_secs(20)).await;
     }
     (StatusCode::CREATED, Json(charged)).into_response()
@@ -156,7 +150,7 @@ async fn append(charged: &Charged) -> std::io::Result<()> {
 }
 
 async fn list(user: Extension<User>) -> Json<Vec<Charged>> {
-    // No ledger yet is an empty one.
+    // A missing ledger is an empty one.
     let ledger = tokio::fs::read_to_string(LEDGER).await.unwrap_or_default();
     let lines = ledger
         .lines()

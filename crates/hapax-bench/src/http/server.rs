@@ -1,4 +1,4 @@
-//! The server, in a process of its own so that its processor time is its own.
+//! The server, in its own process so that its processor time can be measured separately.
 
 use axum::Router;
 use axum::body::Bytes;
@@ -13,7 +13,7 @@ use crate::child;
 use crate::flags::{Command, Flag, Flags};
 use crate::load::ANSWER_BYTES;
 
-/// The child that serves until it is killed.
+/// The command of the child that serves until it is killed.
 pub(crate) const SERVE: Command = Command {
     name: "serve",
     help: "",
@@ -48,16 +48,16 @@ async fn serve(flags: &Flags) -> Result<(), Error> {
             key: KeyRule::Required,
             ..Policy::default()
         };
-        routes = routes.route_layer(hapax.layer().policy(policy)?.anonymous());
+        routes = routes.route_layer(hapax.guard().policy(policy).anonymous().build()?);
     }
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     println!("{}", listener.local_addr()?);
-    // An answer must not wait for the acknowledgement of the one before it.
+    // An answer must not wait for the acknowledgement of the previous one.
     let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
     Ok(axum::serve(listener, routes).await?)
 }
 
-/// Reads the request whole, as a handler does, and answers with so many bytes.
+/// Reads the whole request, as a handler does, and answers with `ANSWER_BYTES` bytes.
 async fn charge(body: Bytes) -> Response {
     static ANSWER: [u8; ANSWER_BYTES] = [b'7'; ANSWER_BYTES];
     let status = if body.is_empty() {

@@ -1,11 +1,11 @@
-//! The business: one order, one row, through connections that the service has of its own.
+//! The example business: each order is one row, written over the service's own connections.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hapax::join::tokio_postgres::Effect;
-use hapax::{Answer, Failure, Hapax, Key, Mode, Once, Operation, Policy, Postgres};
+use hapax::{Answer, Hapax, Mode, Once, Operation, Policy, Postgres};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio_postgres::{Client, NoTls, Statement};
 use uuid::Uuid;
@@ -17,9 +17,9 @@ use crate::stats::Latencies;
 
 const INSERT: &str = "INSERT INTO orders (id, item) VALUES ($1, $2)";
 
-/// What so many clients came to.
+/// The result of one run.
 pub(super) struct Ran {
-    /// Orders in a second.
+    /// Orders per second.
     pub(super) rate: f64,
     pub(super) latencies: Latencies,
 }
@@ -29,7 +29,7 @@ pub(super) struct Orders {
     once: Once,
 }
 
-/// A client's own connection.
+/// The connection of one client.
 struct Desk {
     client: Client,
     insert: Statement,
@@ -37,7 +37,7 @@ struct Desk {
 }
 
 impl Orders {
-    /// On a database that is ready to be a store.
+    /// Opens the orders on a database with the schema of a store.
     pub(super) async fn open(url: &str) -> Result<Orders, Error> {
         let desk = connect(url).await?;
         desk.batch_execute(
@@ -111,8 +111,8 @@ async fn order_until(
         match who {
             Who::Bare => bare(desk, id).await?,
             Who::Transaction | Who::Effect => {
-                let key = Key::new(id.to_string())?;
-                once.run(key, id.into_bytes().to_vec(), move |operation| {
+                let request = id.into_bytes().to_vec();
+                once.run(id.to_string(), request, move |operation| {
                     with_its_record(operation, who, desk, id)
                 })
                 .await?;
@@ -136,7 +136,7 @@ async fn with_its_record(
     who: Who,
     mut desk: OwnedMutexGuard<Desk>,
     id: Uuid,
-) -> Result<Bytes, Failure> {
+) -> Result<Bytes, Error> {
     let Desk {
         client,
         insert,

@@ -1,16 +1,16 @@
 //! JSON in a form that ignores spacing, member order and the spelling of escapes, and nothing else.
 //!
 //! The text is hashed as a tree, from the leaves up: a scalar by its kind and exact content (a
-//! number by its spelling, so that no two decimal values ever meet), an array by its elements with
-//! their places, an object by its members sorted by the digest of their names. Only digests are
-//! kept of what has been read, so memory depends on the widest open object, not on the body.
+//! number by its spelling, so that different decimal values never become equal), an array by its
+//! elements with their places, an object by its members sorted by the digest of their names. Only
+//! digests of what has been read are kept, so memory depends on the widest open object, not on the
+//! body.
 //!
-//! Whatever another reader might understand differently is never merged: such a text counts byte
-//! for byte.
+//! A text that another reader might understand differently is never merged with other spellings: it
+//! counts byte for byte.
 //!
-//! What the text is folded into is the [`Form`]: digests for the fingerprint, values where a person
-//! wants to see what counts. Which values count, and which texts are odd, is the same code for
-//! both.
+//! The text is folded into a [`Form`]: digests for the fingerprint, or values to show a person what
+//! counts. The same code decides for both which values count and which texts are odd.
 
 use json_event_parser::{JsonEvent, JsonSyntaxError, LowLevelJsonParser, LowLevelJsonParserResult};
 use sha2::{Digest, Sha256};
@@ -29,8 +29,9 @@ const MEMBERS_MAX: usize = 16_384;
 /// A longer single string or number makes the text count byte for byte, since the parser needs each
 /// token whole.
 const TOKEN_BYTES_MAX: usize = 1 << 20;
-/// No token of a permitted length is spelled longer than this: an escape has six bytes and stands
-/// for at least one. What is over it is over the limit however the text was cut into chunks.
+/// An upper limit on the spelling of a token of permitted length: an escape has six bytes and
+/// stands for at least one. A longer token exceeds the limit no matter how the text was cut into
+/// chunks.
 const PENDING_BYTES_MAX: usize = 6 * TOKEN_BYTES_MAX + 2;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
@@ -77,21 +78,22 @@ pub(super) trait Form {
     type Array;
 
     fn name(text: &str) -> Self::Name;
-    /// The name, for whoever has to be told that it is there twice.
+    /// The spelling of the name, for the message about duplicate or similar names.
     fn spelled(name: &Self::Name) -> &str;
     fn string(text: &str) -> Self::Value;
     fn number(spelling: &str) -> Self::Value;
     fn boolean(truth: bool) -> Self::Value;
     fn null() -> Self::Value;
     fn array() -> Self::Array;
-    /// Elements come in order; one that does not count is left out, and its place with it.
+    /// Adds an element. Elements come in order; one that does not count is skipped, and so is its
+    /// place.
     fn push(array: &mut Self::Array, place: u64, element: Self::Value);
     fn end(array: Self::Array) -> Self::Value;
     /// The members that count, in the order of their names, each name once.
     fn object(members: impl Iterator<Item = (Self::Name, Self::Value)>) -> Self::Value;
 }
 
-/// Only digests are kept of what has been read.
+/// Keeps only digests of what has been read.
 pub(super) struct Digests;
 
 impl Form for Digests {
@@ -104,7 +106,8 @@ impl Form for Digests {
     }
 
     fn spelled(_: &[u8; 32]) -> &str {
-        // Nobody is told: a text that is odd is hashed byte for byte, whatever the reason.
+        // No message is shown: the fingerprint hashes an odd text byte for byte, whatever the
+        // reason.
         ""
     }
 
@@ -154,13 +157,13 @@ fn scalar(kind: u8, content: &[u8]) -> [u8; 32] {
         .into()
 }
 
-/// Folds a text that comes in chunks, until it turns out to be odd.
+/// Folds a text that comes in chunks, until the text turns out to be odd.
 pub(super) struct Canonical<F: Form> {
     parser: LowLevelJsonParser,
     /// Bytes the parser has not consumed: the beginning of a token.
     pending: Vec<u8>,
-    /// Do not parse again before `pending` is this long: a long token arriving in small chunks
-    /// would else be scanned for each.
+    /// Parsing waits until `pending` is this long. Otherwise a long token that arrives in small
+    /// chunks would be scanned again for each chunk.
     parse_at: usize,
     at_start: bool,
     tree: Tree<F>,
@@ -171,7 +174,7 @@ impl<F: Form> Canonical<F> {
         Canonical::tracing(selection, rules, Trail::new(Vec::new()))
     }
 
-    /// Follows a trail on the way.
+    /// Folds the text and follows the pointers of `trail` in the same pass.
     pub(super) fn tracing(selection: Selection, rules: JsonRules, trail: Trail<F::Value>) -> Self {
         Canonical {
             parser: LowLevelJsonParser::new(),
@@ -210,7 +213,7 @@ impl<F: Form> Canonical<F> {
         self.end()
     }
 
-    /// The text has ended.
+    /// Ends the text.
     pub(super) fn end(&mut self) -> Result<F::Value, Odd> {
         self.parse(true)?;
         self.tree
@@ -222,7 +225,8 @@ impl<F: Form> Canonical<F> {
     fn parse(&mut self, is_ending: bool) -> Result<(), Odd> {
         if self.at_start && (self.pending.len() >= BYTE_ORDER_MARK.len() || is_ending) {
             self.at_start = false;
-            // The parser would skip it, and a text with a mark is another text than one without.
+            // The parser would skip the byte order mark, but a text with one differs from a text
+            // without.
             if self.pending.starts_with(BYTE_ORDER_MARK) {
                 return Err(Odd::ByteOrderMark);
             }
@@ -257,7 +261,7 @@ fn not_json(error: &JsonSyntaxError) -> Odd {
     ))
 }
 
-/// The path from the root to the value being read, each container with what it holds so far.
+/// The path from the root to the value being read. Each container has the values read so far.
 struct Tree<F: Form> {
     selection: Selection,
     rules: JsonRules,
@@ -277,7 +281,7 @@ enum Kind<F: Form> {
         elements: F::Array,
         next: u64,
     },
-    /// The name is that of the member being read; there is none before the first.
+    /// `name` belongs to the member being read; it is `None` before the first member.
     Object {
         members: Vec<Member<F>>,
         name: Option<Name<F>>,
@@ -287,22 +291,22 @@ enum Kind<F: Form> {
 
 struct Name<F: Form> {
     exact: F::Name,
-    /// The same for names that differ only in letter case.
+    /// Equal for names that differ only in letter case.
     folded: u64,
 }
 
 struct Member<F: Form> {
     name: Name<F>,
-    /// `None` for a member that is left out; its name still counts for finding duplicates.
+    /// `None` for a member that is left out. Its name still counts in the search for duplicates.
     value: Option<F::Value>,
 }
 
-/// Where a value stands with regard to the selection.
+/// Whether a value counts under the selection.
 #[derive(Clone)]
 enum Cursor {
-    /// It counts, and so does everything in it.
+    /// The value and everything in it count.
     Keep,
-    /// It does not count, nor does anything in it.
+    /// Neither the value nor anything in it counts.
     Skip,
     /// These pointers match so far.
     Walk(Vec<usize>),
@@ -378,7 +382,7 @@ impl<F: Form> Tree<F> {
         if let (JsonRules::V2, Selection::Only(pointers), Cursor::Walk(matching)) =
             (self.rules, &self.selection, &*cursor)
         {
-            // To a service that ignores letter case this value may be one that counts.
+            // A service that ignores letter case may take this value for one that counts.
             refuse_letter_case(pointers, matching, depth, text)?;
         }
         self.trail.member(text)?;
@@ -403,14 +407,15 @@ impl<F: Form> Tree<F> {
         self.value(value)
     }
 
-    /// A value begins. To a member its name has led; an element has only its place.
+    /// A value begins. The trail learned the place of a member from its name; the place of an
+    /// element is passed here.
     fn arrive(&mut self) {
         if let Some(Kind::Array { next, .. }) = self.open.last().map(|container| &container.kind) {
             self.trail.element(*next);
         }
     }
 
-    /// A value is complete: hand it to what holds it.
+    /// Adds a complete value to the container that holds it.
     fn value(&mut self, value: F::Value) -> Result<(), Odd> {
         self.trail.value(&value);
         let counts = !matches!(self.cursor(), Cursor::Skip);
@@ -481,10 +486,10 @@ fn step(selection: &Selection, cursor: &Cursor, depth: usize, to: &Step<'_>) -> 
 
 fn object<F: Form>(mut members: Vec<Member<F>>, rules: JsonRules) -> Result<F::Value, Odd> {
     members.sort_unstable_by(|a, b| a.name.exact.cmp(&b.name.exact));
-    if let Some([twice, _]) = members
-        .array_windows()
-        .find(|[a, b]| a.name.exact == b.name.exact)
-    {
+    let twice = members
+        .windows(2)
+        .find(|pair| pair[0].name.exact == pair[1].name.exact);
+    if let Some([twice, _]) = twice {
         return Err(Odd::DuplicateName(F::spelled(&twice.name.exact).to_owned()));
     }
     if rules == JsonRules::V2 {
@@ -497,18 +502,22 @@ fn object<F: Form>(mut members: Vec<Member<F>>, rules: JsonRules) -> Result<F::V
 
 fn refuse_similar_names<F: Form>(members: &[Member<F>]) -> Result<(), Odd> {
     let mut names: Vec<&Name<F>> = members.iter().map(|member| &member.name).collect();
-    // The sort is stable, so that of two names the one that comes first by itself is told first.
+    // The sort is stable, so the error names two similar names in the order in which they sort.
     names.sort_by_key(|name| name.folded);
-    match names.array_windows().find(|[a, b]| a.folded == b.folded) {
+    let similar = names
+        .windows(2)
+        .find(|pair| pair[0].folded == pair[1].folded);
+    match similar {
         Some([a, b]) => Err(Odd::LetterCase(
             F::spelled(&a.exact).to_owned(),
             F::spelled(&b.exact).to_owned(),
         )),
-        None => Ok(()),
+        _ => Ok(()),
     }
 }
 
-/// The parser does not send such events; if it did, the text would be odd rather than this a panic.
+/// The parser does not send such events. If it did, the text would count as odd instead of causing
+/// a panic.
 fn out_of_place() -> Odd {
     Odd::NotJson("a value is out of place".to_owned())
 }

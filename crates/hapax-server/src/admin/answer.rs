@@ -1,4 +1,4 @@
-//! What every answer has in common, and the answers to what nobody asked for.
+//! What all answers have in common, and the answers to unknown paths and methods.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use axum::response::{IntoResponse, Response};
 
 use super::problem::Problem;
 
-/// How long a request may take, its body included. A forgetting takes a second, and longer where
-/// the disk is slow.
+/// The time limit of a request, including its body. A `forget` takes a second, and longer on a slow
+/// disk.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Ends what takes too long, and has nobody guess what an answer is or keep it: it is text from
-/// callers, as data.
-pub(super) async fn in_time_and_as_it_is(request: Request, next: Next) -> Response {
+/// Aborts requests that take too long, and forbids clients to guess the type of an answer or to
+/// cache it: answers contain text from callers.
+pub(super) async fn limit_and_harden(request: Request, next: Next) -> Response {
     let mut response = match tokio::time::timeout(LONGEST, next.run(request)).await {
         Ok(response) => response,
         Err(_) => too_slow().into_response(),

@@ -1,4 +1,4 @@
-//! Keeps web pages of strangers from speaking with the admin listener through a visitor's browser.
+//! Keeps web pages of other sites from using the admin listener through a visitor's browser.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -11,9 +11,9 @@ use axum::response::{IntoResponse, Response};
 use super::Admin;
 use super::problem::Problem;
 
-/// Where a token is needed, a name in Host is no sign of a stranger: a page that was brought here
-/// by one has no token to send.
-pub(super) async fn refuse_strangers(
+/// If a token is required, `Host` may be a name: a page that uses DNS rebinding has no token to
+/// send.
+pub(super) async fn refuse_cross_site(
     State(admin): State<Admin>,
     request: Request,
     next: Next,
@@ -30,7 +30,8 @@ pub(super) async fn refuse_strangers(
     Problem::new(StatusCode::FORBIDDEN, "refused", refused).into_response()
 }
 
-/// A browser that was lured here by a name sends that name. Whoever sends none is no browser.
+/// A browser sends the name under which it reached this listener (DNS rebinding). Clients that send
+/// no `Host` are not browsers.
 fn is_addressed_to_us(uri: &Uri, headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(HOST).iter();
     uri.authority()
@@ -38,7 +39,7 @@ fn is_addressed_to_us(uri: &Uri, headers: &HeaderMap) -> bool {
         && hosts.all(|host| host.to_str().is_ok_and(is_ours))
 }
 
-/// A browser names the page that sends something, unless it only asks for another.
+/// A browser sends the origin of the page that makes a request, except for plain navigation.
 fn is_from_here(headers: &HeaderMap) -> bool {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     headers.get_all(ORIGIN).iter().all(|origin| {
@@ -50,7 +51,7 @@ fn is_from_here(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Read strictly and by hand: a parser of URLs lets more pass in the place of a host.
+/// Parsed strictly and by hand: URL parsers accept more in the place of a host.
 fn is_ours(authority: &str) -> bool {
     let port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     let host = authority
@@ -150,7 +151,7 @@ mod tests {
         ] {
             assert_eq!(status("/healthz", &[("host", host)]).await, 403, "{host}");
         }
-        // In any of the places where a name may stand, and in each of them.
+        // Every place where a name may occur is checked.
         assert_eq!(
             status("http://evil.example/healthz", &[("host", "127.0.0.1")]).await,
             403

@@ -1,5 +1,5 @@
-//! Keys as JSON: what `hapax keys` asks of a running gateway. Changes are taken only as
-//! `application/json`: a form on a page that the operator happens to have open cannot send that.
+//! Keys as JSON: what `hapax keys` asks of a running gateway. Changes are accepted only as
+//! `application/json`: a form on a web page cannot send that.
 
 pub(crate) mod logged;
 pub(crate) mod operate;
@@ -31,7 +31,7 @@ use super::Admin;
 use super::caller::Caller;
 use super::problem::{self, Problem};
 
-/// The routes of this page.
+/// The routes under `/v1/keys`.
 pub(super) fn routes() -> OpenApiRouter<Admin> {
     OpenApiRouter::new()
         .routes(routes!(list))
@@ -115,7 +115,7 @@ async fn settle(
     let settle: Settle = read(&headers, body)?;
     let signed = settle
         .signed()
-        .by_way_of(caller)
+        .signed_by(caller)
         .map_err(Problem::bad_request)?;
     Ok(Json(admin.operate().settle(id, &settle, &signed).await?))
 }
@@ -149,7 +149,7 @@ async fn forget(
     let forget: Forget = read(&headers, body)?;
     let signed = forget
         .signed()
-        .by_way_of(caller)
+        .signed_by(caller)
         .map_err(Problem::bad_request)?;
     Ok(Json(admin.operate().forget(id, &forget, &signed).await?))
 }
@@ -174,7 +174,7 @@ pub(super) fn unreadable_query(rejection: QueryRejection) -> Problem {
     Problem::bad_request(rejection.body_text())
 }
 
-/// A JSON body, and nothing that a browser would send for a page of somebody else.
+/// Parses a JSON body. It must be declared as JSON, which a form on another site's page cannot do.
 pub(super) fn read<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Result<Bytes, BytesRejection>,
@@ -199,7 +199,8 @@ pub(super) fn read<T: DeserializeOwned>(
         .map_err(|error| Problem::bad_request(format!("the body is not what this takes: {error}")))
 }
 
-/// The wall's time. The store's own clock began there, and ages are for people.
+/// The time of the system clock. The store's clock started from it, and ages are only shown to
+/// people.
 pub(super) fn now() -> Timestamp {
     Timestamp::from_system_time(SystemTime::now())
 }

@@ -1,9 +1,9 @@
-//! What operators ask over HTTP, on a listener of its own.
+//! The admin API: what operators ask over HTTP, on a separate listener.
 //!
-//! On loopback without a token it asks nobody who they are: whoever is on this machine is an
-//! operator. There a web page is the stranger to keep out (`guard.rs`). With a token it asks
-//! everybody, and may listen anywhere (`caller.rs`). Every route stands in the document at
-//! `/openapi.json`, because it is the same macro that makes both (`openapi.rs`).
+//! Without a token it must be on loopback, and every client on this machine is an operator. Web
+//! pages of other sites are then the threat to keep out (`guard.rs`). With a token it checks every
+//! caller, and may listen on any address (`caller.rs`). The document at `/openapi.json` has every
+//! route, because the same macro declares both (`openapi.rs`).
 
 mod answer;
 mod caller;
@@ -37,25 +37,25 @@ pub use rules::Rules;
 
 use crate::telemetry::{Metrics, Unknowns};
 
-/// What prometheus-client encodes.
+/// The format that prometheus-client encodes.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The largest body of a request: an answer of the largest size that is kept, as base64, and room
-/// for the rest.
+/// The largest body of a request: an answer of the largest kept size as base64, and room for the
+/// rest.
 const BODY_BYTES_MAX: usize = 2 << 20;
 
-/// Everything that operators can ask about. Cheap to clone.
+/// Everything that the admin listener answers from. Cheap to clone.
 #[derive(Clone)]
 pub struct Admin {
-    /// Whether to send requests here.
+    /// Whether this process should receive requests.
     pub ready: Arc<Readiness>,
-    /// What has been counted.
+    /// The metrics.
     pub metrics: Metrics,
-    /// What is remembered.
+    /// The engine, with its store.
     pub hapax: Hapax,
-    /// What the configuration says. A reload puts another in its place.
+    /// The rules of the configuration; a reload replaces them.
     pub rules: Arc<ArcSwap<Rules>>,
-    /// What operation ids are made with.
+    /// Computes operation ids.
     operation_ids: OperationIds,
     unknowns: Unknowns,
     refusals: caller::Refusals,
@@ -63,7 +63,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Answers about these. `operation_ids` are the store's.
+    /// Creates the state of the listener. `operation_ids` are the store's.
     pub fn new(
         ready: Arc<Readiness>,
         metrics: Metrics,
@@ -88,7 +88,7 @@ impl Admin {
         }
     }
 
-    /// Lets operators have the configuration read again.
+    /// Lets operators reload the configuration.
     #[must_use]
     pub(crate) fn reloaded_by(self, reloader: reload::Reloader) -> Admin {
         Admin {
@@ -98,7 +98,7 @@ impl Admin {
     }
 }
 
-/// Everything the admin listener answers.
+/// The router of the admin listener.
 pub fn router(state: Admin) -> Router {
     let (router, document) = documented().split_for_parts();
     let document = openapi::spelled(&document);
@@ -107,21 +107,21 @@ pub fn router(state: Admin) -> Router {
         .method_not_allowed_fallback(answer::no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(axum::Extension(document))
-        // Around everything above them, and so around whatever is added there: first whether it is
-        // a page of a stranger, then who it is.
+        // These layers wrap all routes, including those added later. The check for pages of other
+        // sites runs first, then the check of the caller.
         .layer(middleware::from_fn_with_state(
             state.clone(),
             caller::is_known,
         ))
         .layer(middleware::from_fn_with_state(
             state.clone(),
-            guard::refuse_strangers,
+            guard::refuse_cross_site,
         ))
-        .layer(middleware::from_fn(answer::in_time_and_as_it_is))
+        .layer(middleware::from_fn(answer::limit_and_harden))
         .with_state(state)
 }
 
-/// Every route, and what it says of itself.
+/// Every route, with its documentation.
 fn documented() -> OpenApiRouter<Admin> {
     OpenApiRouter::with_openapi(openapi::frame())
         .merge(health::routes())

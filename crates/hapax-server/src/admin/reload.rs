@@ -1,4 +1,4 @@
-//! Another configuration, asked for by an operator: what `hapax reload` asks of a running gateway.
+//! Reloads the configuration for an operator, on behalf of `hapax reload`.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use super::keys::read;
 use super::keys::wire::Signed;
 use super::problem::{self, Problem};
 
-/// Reads the configuration again and takes it, with leave to change scopes or without.
+/// Reads the configuration again and puts it in use. The argument says whether scopes may change.
 pub(crate) type Reloader = Arc<
     dyn Fn(bool) -> Pin<Box<dyn Future<Output = Result<Vec<Changed>, NotReloaded>> + Send>>
         + Send
         + Sync,
 >;
 
-/// Why the configuration stays as it is.
+/// Why the configuration was not replaced.
 pub(crate) struct NotReloaded {
     /// One of the codes that `/v1/reload` documents.
     pub(crate) code: &'static str,
@@ -64,7 +64,7 @@ pub(crate) struct Changed {
     pub(crate) to: Option<String>,
 }
 
-/// The routes of this page.
+/// The route of this module.
 pub(super) fn routes() -> OpenApiRouter<Admin> {
     OpenApiRouter::new().routes(routes!(reload))
 }
@@ -107,13 +107,13 @@ async fn reload(
         }
     };
     let signed = Signed { by, reason }
-        .by_way_of(caller)
+        .signed_by(caller)
         .map_err(Problem::bad_request)?;
     let reloader = admin
         .reloader
         .ok_or_else(|| Problem::conflict("nothing-to-reload", "there is nothing to reload"))?;
     if allow_scope_change {
-        // Before it happens: no promise is broken without a name to it.
+        // Logged before it happens, so that no promise is broken without a name in the log.
         admin
             .hapax
             .note("reload-with-scope-change", signed.audit())
@@ -127,7 +127,8 @@ async fn reload(
     };
     let is_noted = allow_scope_change && reloaded.is_ok();
     if !is_noted && let Err(error) = admin.hapax.note(action, signed.audit()).await {
-        // A configuration may be what mends a store.
+        // A failing log does not prevent the reload: the new configuration may be what repairs the
+        // store.
         tracing::warn!(%error, "a reload is missing in the audit log");
     }
     Ok(Json(Reloaded { changes: reloaded? }))

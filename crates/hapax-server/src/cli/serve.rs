@@ -23,7 +23,7 @@ use crate::config::file;
 use crate::gateway::{Change, Gateway, Options, ReloadError, Reread, StartError};
 use crate::telemetry::logs;
 
-/// Longer than a service on the same network takes to be reached; it is only for a warning.
+/// Longer than it takes to reach a service on the same network; it is only for a warning.
 const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Stand in front of an HTTP service and give each Idempotency-Key one effect.
@@ -54,10 +54,10 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     };
     let announcer = Announcer::new(logs::init(log).map_err(Exit::usage)?);
     let ended = run_logged(args, announcer);
-    // Where JSON was asked for in so many words, whoever reads it expects nothing else.
+    // If JSON was requested explicitly, the reader of the log expects nothing else.
     let ended = ended.map_err(|exit| {
         if log == logs::Format::Json {
-            announcer.last_words(&exit)
+            announcer.log_exit(&exit)
         } else {
             exit
         }
@@ -71,8 +71,8 @@ fn run_logged(args: Args, announcer: Announcer) -> Result<(), Exit> {
         .enable_all()
         .build()
         .map_err(|error| Exit::failed(format!("could not start the runtime: {error}")))?;
-    // Before anything is begun, so that no signal finds the system's own way to handle it: a SIGHUP
-    // would be the end.
+    // Before anything else, so that no signal meets the default action: a SIGHUP would end the
+    // process.
     let signals = runtime.block_on(async { Signals::new() })?;
     let reload_scopes = args.reload_scopes;
     let (config, reread) = config(args.given)?;
@@ -87,13 +87,13 @@ fn run_logged(args: Args, announcer: Announcer) -> Result<(), Exit> {
         signals,
         announcer,
     ));
-    // Whoever asked for the end waits for no thread that still has something to do.
+    // Ends without waiting for threads that are still busy.
     runtime.shutdown_background();
     ended
 }
 
-/// The configuration, and how to read it again: the same variables and flags go before the file
-/// each time.
+/// The configuration, and a function that reads it again: the same variables and flags override the
+/// file each time.
 fn config(given: ConfigFlags) -> Result<(Config, Option<Reread>), Exit> {
     let overrides = given.overrides()?;
     let loaded = given.load_with(&overrides)?;
@@ -130,7 +130,7 @@ async fn serve(
     announcer.say("draining: not ready any more; requests are taken for drain.notice, then attempts under way may end; a second signal stops at once");
     let drained = tokio::select! {
         drained = gateway.drain() => drained,
-        // A drain may take longer than the manager waits for a sign of life.
+        // A drain may take longer than the service manager waits for a sign of life.
         () = manager.show_life() => unreachable!("life is shown for ever"),
         () = signals.stop.next() => return Err(Exit { code: 130, message: "stopped at once: attempts under way are held as unknown".to_owned() }),
     };
@@ -143,8 +143,8 @@ async fn serve(
     Ok(())
 }
 
-/// Reads the configuration again at each SIGHUP, for ever. What came of it is in the log; the
-/// manager is told in a word.
+/// Reloads the configuration at each SIGHUP, forever. The result goes to the log; the service
+/// manager gets a summary.
 async fn reload_when_told(gateway: &Gateway, manager: &Manager, hangup: &mut Signal) {
     while hangup.recv().await.is_some() {
         manager.reloading();
@@ -153,7 +153,7 @@ async fn reload_when_told(gateway: &Gateway, manager: &Manager, hangup: &mut Sig
     }
 }
 
-/// In a line: the carets of a mistake are for the log.
+/// A summary in one line, without the marked lines of mistakes, which are in the log.
 fn describe_reload(ended: &Result<Vec<Change>, ReloadError>, address: SocketAddr) -> String {
     match ended {
         Ok(changes) => format!(
@@ -166,7 +166,7 @@ fn describe_reload(ended: &Result<Vec<Change>, ReloadError>, address: SocketAddr
     }
 }
 
-/// What a person or a supervisor tells a program with.
+/// The signals from a user or a supervisor.
 struct Signals {
     stop: Stop,
     hangup: Signal,
@@ -232,7 +232,7 @@ fn not_started(error: &StartError) -> Exit {
     }
 }
 
-/// An upstream may well come up later, so this only tells.
+/// Only warns, because the upstream may start later.
 async fn warn_if_unreachable(upstream: &Uri) {
     let host = upstream.host().unwrap_or_default().trim_matches(['[', ']']);
     let port = upstream
@@ -252,7 +252,7 @@ async fn warn_if_unreachable(upstream: &Uri) {
     );
 }
 
-/// Each connection is an open file, and the limit a shell sets is far below what the gateway may
+/// Each connection is an open file, and the usual soft limit is far below what the gateway can
 /// serve.
 fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);

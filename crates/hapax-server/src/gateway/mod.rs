@@ -1,9 +1,9 @@
-//! The gateway: the library's own layer around a service that proxies.
+//! The gateway: the library's layer around a proxying service.
 //!
-//! `stack.rs` is the path of one request; `runtime.rs` is everything that one configuration makes,
-//! and `reload/` puts another in its place. `listen/` takes connections and `wire/` reads their
-//! bytes with a stricter eye than hyper's; `forward.rs` says which fields pass; `upstream/` sends a
-//! request once; `probe.rs` asks there what became of one.
+//! `stack.rs` is the path of one request; `runtime.rs` holds everything built from one
+//! configuration, and `reload/` replaces it with another. `listen/` accepts connections, and
+//! `wire/` checks their bytes more strictly than hyper; `forward.rs` says which fields pass;
+//! `upstream/` sends a request once; `probe.rs` asks the upstream what became of a lost attempt.
 
 mod access;
 mod body;
@@ -45,17 +45,21 @@ use crate::telemetry::{self, Metrics, PrincipalChanges, Timed, Traces};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What connections may take to end once every attempt has: answers are on their way by then.
+/// Clients of a gateway use any SDK, so it sends retry advice in the dialects of all of them: see
+/// [`hapax::Policy::retry_dialects`].
+const RETRY_DIALECTS: bool = true;
+
+/// How long connections may take to end after all attempts have: their answers are being sent.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// Connections that the system may hold before they are accepted. Beyond it a client's first packet
-/// is dropped, and its next comes a second later.
+/// Connections that the kernel may hold before they are accepted. Beyond this, a client's first
+/// packet is dropped, and the client repeats it after a second.
 const BACKLOG: u32 = 4_096;
 
-/// Lost attempts that are found in one go at the start.
+/// How many lost attempts one sweep at the start looks for.
 const SWEEP_BATCH: usize = 1_000;
 
-/// A gateway at work. Dropping it stops nothing in an orderly way: use [`Gateway::drain`].
+/// A running gateway. Dropping it does not shut down cleanly: use [`Gateway::drain`].
 pub struct Gateway {
     live: Arc<ArcSwap<Live>>,
     runtime: Arc<Runtime>,
@@ -67,18 +71,19 @@ pub struct Gateway {
     connections: TaskTracker,
 }
 
-/// What else a gateway may be started with.
+/// Optional parts of a gateway.
 #[derive(Default)]
 pub struct Options {
-    /// Is told what happens, besides the metrics.
+    /// Receives events, in addition to the metrics.
     pub observer: Option<Arc<dyn Observer>>,
-    /// How to read the configuration again. Without it there is nothing to reload.
+    /// Reads the configuration again. Without it, reloading is not possible.
     pub reread: Option<Reread>,
-    /// Allow every reload to change scopes: whoever retries across it may have a second effect.
+    /// Allow every reload to change scopes: a caller that retries across it may cause a second
+    /// effect.
     pub reload_scopes: bool,
 }
 
-/// Why a gateway did not start. Says which setting to change.
+/// Why a gateway did not start. The text says which setting to change.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -90,7 +95,7 @@ pub enum StartError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The store is there, and has to be prepared first.
+    /// The store exists, and has to be prepared first.
     #[error("store {url}: {reason}")]
     StoreUnfit {
         /// The store as it was named, without a password.
@@ -98,17 +103,17 @@ pub enum StartError {
         /// What to do.
         reason: String,
     },
-    /// An address could not be listened on.
+    /// An address cannot be listened on.
     #[error("{setting} {address}: {error}")]
     Listen {
         /// `listen` or `admin`.
         setting: &'static str,
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The error of the system.
         error: std::io::Error,
     },
-    /// A setting turned out not to work.
+    /// A setting does not work.
     #[error("{0}")]
     Setting(String),
 }
@@ -119,7 +124,7 @@ impl Gateway {
         Gateway::start_observed(config, ()).await
     }
 
-    /// The same, with somebody who is told what happens besides the metrics.
+    /// Like [`Gateway::start`], with an observer that receives events in addition to the metrics.
     pub async fn start_observed(
         config: Config,
         observer: impl Observer,
@@ -134,11 +139,10 @@ impl Gateway {
         .await
     }
 
-    /// The same, with whatever else there is to say.
+    /// Like [`Gateway::start`], with options.
     pub async fn start_with(config: Config, options: Options) -> Result<Gateway, StartError> {
         let (metrics, tunnels) = (Metrics::new(), Tunnels::default());
-        // Whatever can be wrong without anybody noticing is found first: nothing is listened on,
-        // nothing opened.
+        // Mistakes that would otherwise show up late are found first, before anything is opened.
         let mistakes = mistakes(&config).await;
         if !mistakes.is_empty() {
             return Err(StartError::Setting(mistakes.join("\n")));
@@ -161,7 +165,7 @@ impl Gateway {
         let mut builder = Hapax::builder(Timed::new(store, &metrics))
             .observer(metrics.observer(options.observer.unwrap_or_else(|| Arc::new(()))))
             .limits(Limits {
-                attempts_in_flight_max: config.limits.attempts_max,
+                attempts_in_flight_max: config.limits.attempts_in_flight_max,
                 velocity_entries_max: config.limits.velocity_entries_max,
                 records_per_principal_max: config.limits.records_per_principal_max,
                 bytes_per_principal_max: config.limits.bytes_per_principal_max,
@@ -238,22 +242,22 @@ impl Gateway {
         })
     }
 
-    /// Where it listens: the port that was given to it, if it was asked for port 0.
+    /// The address it listens on; if port 0 was configured, with the port that the system chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where operators ask, if anywhere.
+    /// The address of the admin listener, if there is one.
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin
     }
 
-    /// What remembers, for operators.
+    /// The engine, for operators.
     pub fn hapax(&self) -> &Hapax {
         &self.runtime.hapax
     }
 
-    /// What gives it another configuration.
+    /// The reloader, which replaces the configuration.
     pub fn reloader(&self) -> &Reloader {
         &self.reloader
     }
@@ -263,11 +267,11 @@ impl Gateway {
         self.live.load().config.clone()
     }
 
-    /// Turns readiness off, waits a moment, stops intake, lets attempts end or marks them as
-    /// unknown, closes.
+    /// Turns readiness off, waits a moment, stops accepting, lets attempts end or marks them as
+    /// unknown, and closes.
     ///
-    /// Attempts are counted, not connections: a client that keeps its connection open delays
-    /// nothing.
+    /// It waits for attempts, not for connections: a client that keeps its connection open causes
+    /// no delay.
     pub async fn drain(self) -> Drained {
         self.ready.draining();
         let Runtime {
@@ -284,8 +288,8 @@ impl Gateway {
         let until = Instant::now() + drain.deadline;
         let drained = hapax.drain(drain.deadline).await;
         tunnels.close().await;
-        // Requests without a key have what is left of the deadline, and answers on their way a
-        // moment in any case.
+        // Unguarded requests have what is left of the deadline, and answers being sent have at
+        // least `GOODBYE`.
         let patience = GOODBYE.max(until.saturating_duration_since(Instant::now()));
         if tokio::time::timeout(patience, self.connections.wait())
             .await
@@ -303,7 +307,7 @@ impl Gateway {
     }
 }
 
-/// The reloader as the admin listener calls it.
+/// The reloader in the form that the admin listener calls.
 fn for_operators(reloader: Reloader) -> admin::reload::Reloader {
     Arc::new(move |allows_scope_change| {
         let reloader = reloader.clone();
@@ -337,7 +341,7 @@ fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, Start
         TcpSocket::new_v6()
     };
     let bound = socket.and_then(|socket| {
-        // A restart need not wait for the connections of its predecessor to be forgotten.
+        // Lets a restart bind while old connections are still in TIME_WAIT.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
@@ -395,9 +399,9 @@ async fn open(
     }
 }
 
-/// Tells of attempts whose process ended before they did. A store file has one owner, so that its
-/// predecessor's are all found now; of a database's, those whose lease is over, and the sweep tells
-/// of the others as it finds them.
+/// Logs attempts whose process ended before they did. A store file has one owner, so all attempts
+/// of the previous owner are found now. In a database, this finds those whose lease is over; the
+/// sweep finds the others later.
 async fn tell_of_lost(store: &dyn Store) {
     let mut lost = 0;
     loop {

@@ -1,8 +1,8 @@
-//! One configuration at work, and what stays when another takes its place.
+//! Everything built from one configuration, and what outlives it.
 //!
-//! A request belongs to the configuration it began under, to its end: it holds on to it, and with
-//! it to the connections to the upstream. Whatever remembers (the store, attempts under way,
-//! counters) is not part of a configuration and stays.
+//! A request belongs to the configuration under which it began: it holds a reference to it, and
+//! thereby to the connections to the upstream. State (the store, running attempts, counters) is not
+//! part of a configuration and stays.
 
 use std::sync::Arc;
 
@@ -18,33 +18,34 @@ use super::{listen, wire};
 use crate::config::Config;
 use crate::telemetry::{Metrics, PrincipalChanges, Traces};
 
-/// What no configuration changes.
+/// What outlives a configuration.
 pub(super) struct Runtime {
     pub(super) hapax: Hapax,
     pub(super) secret: Secret,
     pub(super) metrics: Metrics,
     pub(super) traces: Option<Traces>,
     pub(super) tunnels: Tunnels,
-    /// Shared by all, so that a credential that changes across a reload is noticed too.
+    /// Shared by all configurations, so that a credential that changes across a reload is noticed
+    /// too.
     pub(super) principal_changes: Arc<PrincipalChanges>,
 }
 
-/// One configuration at work.
+/// Everything built from one configuration.
 pub(crate) struct Live {
     pub(crate) config: Arc<Config>,
     pub(crate) stack: Stack,
-    /// What the bytes of its connections are held to.
+    /// The limits on the bytes of its connections.
     pub(crate) wire: wire::Settings,
     pub(crate) tls: Option<TlsAcceptor>,
-    /// Counts the configurations there have been.
+    /// The number of this configuration, counted from the start.
     pub(crate) generation: u64,
     proxy: Proxy,
     principals: Directory,
 }
 
 impl Live {
-    /// Puts a configuration to work, after another if there was one. Nothing has changed for
-    /// anybody until it is handed out.
+    /// Builds everything from a configuration; `before` is the one in use, if any. Nothing takes
+    /// effect until the result is published.
     pub(super) async fn new(
         config: Config,
         runtime: &Runtime,
@@ -78,20 +79,20 @@ impl Live {
         })
     }
 
-    /// Keeps its connections tidy for as long as it is in use.
+    /// Starts closing its idle connections, for as long as it is in use.
     pub(super) fn settle_in(&self, before: Option<&Live>) {
         if before.is_none_or(|before| !before.proxy.is_same(&self.proxy)) {
-            tokio::spawn(self.proxy.clone().keep_tidy());
+            tokio::spawn(self.proxy.clone().sweep_idle());
         }
     }
 }
 
-/// The connections to the upstream: those there are, if the upstream is the same; else new ones.
-/// The old ones go with the last request that began under the old configuration.
+/// The connections to the upstream: the existing ones if the upstream is unchanged, or else new
+/// ones. The old ones close after the last request that began under the old configuration.
 fn proxy(config: &Config, runtime: &Runtime, before: Option<&Live>) -> Result<Proxy, String> {
     let is_same = |before: &&Live| {
         let (timeouts, earlier) = (&config.timeouts, &before.config.timeouts);
-        // A file may hold something else by now.
+        // The content of the file may have changed.
         config.upstream.ca_file.is_none()
             && config.upstream == before.config.upstream
             && (timeouts.connect, timeouts.answer, timeouts.tunnel_idle)

@@ -1,5 +1,5 @@
-//! The path of one request, from top to bottom. What makes an answer of it is the library's own
-//! layer, one for each route.
+//! The path of one request, from top to bottom. The library's layer, one for each route, makes the
+//! answer.
 
 use std::borrow::Borrow;
 use std::hash::Hasher;
@@ -10,8 +10,10 @@ use std::time::Instant;
 use bytes::Bytes;
 use hapax::core::field;
 use hapax::middleware::request_id::{self, REQUEST_ID, request_id};
-use hapax::middleware::{FromTransaction, Origin, PROBLEMS, TimedOut, problem_page};
-use hapax::{Body, Hapax, Idempotency, KeyRule, NeverDispatched, Rejection, Unverified, Would};
+use hapax::middleware::{FromTransaction, Origin, PROBLEMS, TimedOut, problem_page, rejected};
+use hapax::{
+    Body, Hapax, Idempotency, KeyRule, NeverDispatched, Policy, Rejection, Unverified, Would,
+};
 use http::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
 };
@@ -32,16 +34,17 @@ use super::upstream::{Busy, Dispatched, Proxy};
 use super::wire::{BodyEnd, Refusal, check_http2};
 use super::{BoxError, well_known};
 use crate::config::{Config, Network, PrincipalSources, Route, Timeouts, choose};
+use crate::gateway::RETRY_DIALECTS;
 use crate::telemetry::{Metrics, Outcome, PrincipalChanges, RouteMetrics, Traces};
 
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// The methods that everybody knows.
+/// The standard methods.
 const METHODS: [&str; 9] = [
     "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT",
 ];
 
-/// Everything that a request passes.
+/// Everything that a request passes through.
 pub(crate) struct Stack {
     routes: Vec<Guarded>,
     sensitive: Arc<Sensitive>,
@@ -55,13 +58,13 @@ pub(crate) struct Stack {
     access: Option<Arc<Access>>,
 }
 
-/// A route, and the layer that keeps its promise around the proxy.
+/// A route, and the layer that guards the proxy for it.
 struct Guarded {
     route: Route,
     key_field: HeaderName,
     principal: PrincipalSources,
     principals: Principals,
-    /// Nobody has checked who sends a request: anybody can make up as many callers as they like.
+    /// The principal is not verified: a client can make up any number of callers.
     is_unverified: bool,
     service: Idempotency<Proxy>,
     counts: RouteMetrics,
@@ -75,7 +78,7 @@ impl Borrow<Route> for Guarded {
 }
 
 impl Guarded {
-    /// Why a request that was passed on is not guarded.
+    /// Why a request was forwarded without being guarded.
     fn why_unguarded(&self, method: &Method) -> String {
         let policy = &self.route.policy;
         let key = field::in_capitals(&policy.key_field);
@@ -99,16 +102,18 @@ impl Stack {
     ) -> Result<Stack, String> {
         let mut routes = Vec::new();
         for route in config.all_routes() {
-            let mut layer = hapax.layer().name(&route.name);
+            let mut guard = hapax.guard().name(&route.name).policy(Policy {
+                retry_dialects: RETRY_DIALECTS,
+                ..route.policy.clone()
+            });
             if let Some(path) = &route.probe {
-                layer = layer.probe(Asking::new(proxy, path, &route.policy));
+                guard = guard.probe(Asking::new(proxy, path, &route.policy));
             }
-            let layer = layer
-                .policy(route.policy.clone())
-                .map_err(|error| format!("route {}: {error}", route.name))?;
-            let service = layer
+            let guard = guard
                 .try_principal(Principals::established)
-                .layer(proxy.clone());
+                .build()
+                .map_err(|error| format!("route {}: {error}", route.name))?;
+            let service = guard.layer(proxy.clone());
             let key_field = HeaderName::try_from(&*route.policy.key_field)
                 .map_err(|error| error.to_string())?;
             let counts = runtime.metrics.route(&route.name);
@@ -144,7 +149,7 @@ impl Stack {
         })
     }
 
-    /// Answers a request. `refusal` is what the bytes it came in were found to be; over HTTP/1,
+    /// Answers a request. `refusal` says why its bytes were refused, if they were; over HTTP/1,
     /// `body_end` knows whether the end of its body was seen.
     pub(crate) async fn answer(
         &self,
@@ -155,15 +160,15 @@ impl Stack {
     ) -> Response<Body> {
         let started = Instant::now();
         let (mut parts, body) = request.into_parts();
-        // Before anything is judged: whatever becomes of the request, its answer and its lines in
-        // the log have the id.
+        // Before any check: whatever becomes of the request, its answer and its log lines have the
+        // id.
         let id = request_id(&mut parts);
         let mut line = self
             .access
             .as_ref()
             .map(|access| access.begin(&mut parts, &id, started, refusal.is_none()));
-        // Of the highest level, so that no filter that lets a line of the request through takes the
-        // id from it.
+        // At the error level, so that no filter that passes a line of the request removes the id
+        // from it.
         let span = tracing::error_span!("request", request_id = %id);
         let arrived = Arrived {
             parts,
@@ -203,8 +208,8 @@ impl Stack {
             None => check(&parts),
         };
         if let Err(refusal) = checked {
-            // What cannot be read is on no route; it counts for the last, which takes whatever is
-            // left.
+            // A request that cannot be read has no route; it counts for the last one, which takes
+            // all remaining requests.
             self.last()
                 .counts
                 .request(Outcome::Refused, started.elapsed());
@@ -241,7 +246,7 @@ impl Stack {
             .traces
             .as_ref()
             .map(|traces| traces.begin(&parts, &guarded.route.name));
-        // Before we add to what proxies say of the way.
+        // Before the gateway adds itself to the fields that proxies set.
         parts
             .extensions
             .insert(client.peer(&parts.headers, &self.trusted_proxies));
@@ -255,7 +260,7 @@ impl Stack {
         let body = Inbound::new(body, body_end, self.sensitive.clone());
         let (body, asker) = self.watch(guarded, &parts, body);
 
-        // Before anything is asked of the key: whoever is refused here learns nothing of it.
+        // Before the key is looked up: a caller refused here learns nothing about the key.
         let refusal = if may_be_guarded {
             guarded.principals.check(&mut parts, client).await
         } else {
@@ -265,7 +270,7 @@ impl Stack {
             line.asked_by(Principals::established(&parts).ok());
         }
         let (refusal, foreseen) = match refusal {
-            // A route that only watches refuses nobody.
+            // A shadow route refuses no request.
             Some(refusal) if guarded.route.policy.shadow => {
                 (None, refusal.extensions().get().cloned().map(Would::Reject))
             }
@@ -290,7 +295,7 @@ impl Stack {
         if let Some(foreseen) = foreseen
             && response.extensions().get::<Would>().is_some()
         {
-            // Who is asking is asked first, and the layer knows only that nobody was found.
+            // The principal is checked first, and the layer knows only that there is none.
             response.extensions_mut().insert(foreseen);
         }
         if let Some(would) = response.extensions().get::<Would>() {
@@ -307,7 +312,7 @@ impl Stack {
         response
     }
 
-    /// The route that takes whatever is left.
+    /// The route that takes all remaining requests.
     fn last(&self) -> &Guarded {
         self.routes
             .last()
@@ -318,7 +323,8 @@ impl Stack {
         published(method, self.well_known.clone(), "application/json")
     }
 
-    /// The body as the layer reads it, and what there is to remember of who sent it.
+    /// The body for the layer to read, and the hashes that detect a caller whose credential
+    /// changes.
     fn watch(
         &self,
         guarded: &Guarded,
@@ -365,10 +371,10 @@ impl Stack {
     }
 }
 
-/// What the pages about problems are written in.
+/// The content type of the pages about problems.
 const PAGE: &str = "text/plain; charset=utf-8";
 
-/// What there is to know about problems of a kind.
+/// The page about a kind of problem.
 fn publish_problem(method: &Method, code: &str) -> Response<Body> {
     let of_wire = || {
         Some(format!(
@@ -413,7 +419,7 @@ fn published(method: &Method, document: Bytes, content_type: &'static str) -> Re
     response
 }
 
-/// A request as it came.
+/// A request as it arrived.
 struct Arrived {
     parts: Parts,
     body: Incoming,
@@ -422,7 +428,7 @@ struct Arrived {
     started: Instant,
 }
 
-/// Who asked for what, as hashes that mean nothing outside this process.
+/// The request and its principal, as hashes that are valid only within this process.
 struct Asker {
     request: Arc<AtomicU64>,
     principal: u64,
@@ -433,7 +439,7 @@ fn outcome_of(response: &Response<Body>) -> Outcome {
     if let Some(rejection) = extensions.get::<Rejection>() {
         return rejection.into();
     }
-    // What the upstream has answered just now is no replay, whatever it says in its own fields.
+    // A response that the upstream sent just now is not a replay, whatever its fields say.
     match extensions.get::<Dispatched>() {
         Some(Dispatched::Guarded) => Outcome::First,
         Some(Dispatched::Unguarded) => Outcome::Unguarded,
@@ -443,17 +449,18 @@ fn outcome_of(response: &Response<Body>) -> Outcome {
     }
 }
 
-/// A problem that the gateway finds by itself, around the layer.
+/// A problem that the gateway itself detects, outside of the layer.
 fn problem(status: StatusCode, slug: &'static str, title: &str, detail: &str) -> Response<Body> {
-    let mut response = hapax::middleware::problem(status, slug, title, detail);
+    let mut response = hapax::middleware::problem(status, slug, title, detail, RETRY_DIALECTS);
     response.extensions_mut().insert(Action::Rejected(slug));
     response
 }
 
-/// What is left to check of a request that could be read.
+/// Checks that need the parsed request: the spelling of its method, and for HTTP/2 the rules of
+/// [`check_http2`].
 fn check(parts: &Parts) -> Result<(), Refusal> {
-    // Methods are compared as they are spelled, but some servers run `patch` as PATCH: it would
-    // walk around its guard.
+    // Methods are case-sensitive, but some servers treat `patch` as PATCH; such a request would
+    // bypass its guard.
     let method = parts.method.as_str();
     if method.bytes().any(|byte| byte.is_ascii_lowercase())
         && METHODS
@@ -469,7 +476,7 @@ fn check(parts: &Parts) -> Result<(), Refusal> {
     }
 }
 
-/// What was no request.
+/// The answer to bytes that are not a valid request.
 fn refused(refusal: Refusal, version: Version) -> Response<Body> {
     let mut response = problem(
         refusal.status(),
@@ -488,7 +495,7 @@ fn refused(refusal: Refusal, version: Version) -> Response<Body> {
     response
 }
 
-/// A path that services read in several ways, each with its own rules.
+/// The answer to a path that services read in several ways, which would fall under different rules.
 fn path_ambiguous() -> Response<Body> {
     problem(
         StatusCode::BAD_REQUEST,
@@ -499,8 +506,8 @@ fn path_ambiguous() -> Response<Body> {
     )
 }
 
-/// A request that comes back to us again and again. Nobody ever had it but us, so that nothing has
-/// happened.
+/// The answer to a request in a loop between gateways. Only gateways received it, so it had no
+/// effect.
 fn circle(parts: &Parts) -> Response<Body> {
     tracing::error!(
         method = %parts.method, path = parts.uri.path(),
@@ -513,7 +520,7 @@ fn circle(parts: &Parts) -> Response<Body> {
     )
 }
 
-/// An unguarded request that found no connection free within its share.
+/// The answer to an unguarded request that got no connection within its share.
 fn busy(busy: &Busy) -> Response<Body> {
     let detail = format!("The request was not sent: {busy}. Repeat it later.");
     let mut response = problem(
@@ -528,10 +535,10 @@ fn busy(busy: &Busy) -> Response<Body> {
     response
 }
 
-/// An unguarded request that the upstream gave no answer to.
+/// The answer to an unguarded request that the upstream did not answer.
 fn failed(error: &BoxError, method: &Method, path: &str, guarded: &Guarded) -> Response<Body> {
     if BodyUnreadable::caused(&**error) {
-        return hapax::middleware::rejected(&Rejection::BodyUnreadable);
+        return rejected(&Rejection::BodyUnreadable, RETRY_DIALECTS);
     }
     tracing::warn!(%method, path, cause = %error, "the upstream gave no answer to an unguarded request");
     if let Some(busy) = error

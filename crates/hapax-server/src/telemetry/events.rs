@@ -1,10 +1,9 @@
-//! What the library tells, counted.
+//! Counts the events of the library.
 
 use std::sync::Arc;
 
 use hapax::core::key::Pattern;
 use hapax::core::record::{Last, State};
-use hapax::core::store::Swept;
 use hapax::observe::{Event, Source};
 use hapax::{Observer, Rejection};
 use prometheus_client::metrics::counter::Counter;
@@ -14,7 +13,7 @@ use prometheus_client::registry::Registry;
 
 use super::metrics::{Label, registered};
 
-/// The counters of what the library tells.
+/// The counters for the library's events.
 #[derive(Clone)]
 pub(super) struct Events {
     replays: Replays,
@@ -65,7 +64,7 @@ struct Attempts {
     unknown: Counter,
 }
 
-/// Counts, and passes on.
+/// Counts events, and passes them on.
 pub(super) struct Counting {
     pub(super) events: Events,
     pub(super) also: Arc<dyn Observer>,
@@ -120,14 +119,12 @@ impl Events {
             Event::Dispatching(_) => {
                 self.attempts_in_flight.inc();
             }
-            // Every attempt that was dispatched ends in one of these two, once.
+            // Every dispatched attempt ends in exactly one of these two events.
             Event::Finished { state, .. } => {
                 self.attempts_in_flight.dec();
                 self.attempts.count(*state);
             }
-            // Of attempts that this process did not see the end of: it, or another node, was
-            // killed.
-            Event::Swept(Swept { lost, .. }) => tell_of_lost(*lost),
+            // Attempts whose end this process did not see, because it or another node was killed.
             Event::FencedOut(_) => {
                 self.attempts_in_flight.dec();
                 self.fenced_out.inc();
@@ -156,7 +153,7 @@ impl Events {
     }
 }
 
-/// Tells of attempts that nobody saw the end of, if there are any.
+/// Logs attempts that were lost with their process, if there are any.
 pub(crate) fn tell_of_lost(lost: usize) {
     if lost > 0 {
         tracing::warn!(
@@ -167,10 +164,11 @@ pub(crate) fn tell_of_lost(lost: usize) {
     }
 }
 
-/// Whether a rejection answers a repeat of something that was dispatched, and may count.
+/// Whether a rejection answers a repeat of a request that was dispatched and may have had its
+/// effect.
 ///
-/// Not `Lost`, which is for the caller whose attempt it was; nor `KeyReused`, which is another
-/// request; nor a key whose attempts are known not to have counted.
+/// Excluded are `Lost`, which goes to the caller of the attempt itself; `KeyReused`, which is a
+/// different request; and keys whose attempts are known not to count.
 fn is_duplicate(rejection: &Rejection) -> bool {
     match rejection {
         Rejection::InFlight { .. }
@@ -285,7 +283,7 @@ impl Attempts {
             State::Completed => self.completed.inc(),
             State::Failed => self.failed.inc(),
             State::Retryable => self.retryable.inc(),
-            // An attempt ends in nothing else.
+            // An attempt has no other final state.
             _ => self.unknown.inc(),
         };
     }

@@ -1,11 +1,11 @@
-//! How many outcomes wait for somebody to settle them, and for how long; and how long the oldest
-//! attempt has been running.
+//! Counts the outcomes that wait to be settled and how long they have waited, and finds the age of
+//! the oldest running attempt.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use hapax::Hapax;
-use hapax::core::record::{Head, State};
+use hapax::core::record::{Head, State, StateFilter};
 use hapax::core::store::{ListQuery, StoreError};
 use hapax::core::time::Timestamp;
 use tokio::sync::Mutex;
@@ -14,34 +14,35 @@ use tokio::time::Instant;
 use super::Metrics;
 use super::metrics::Open;
 
-/// Counted no further: by then somebody should look at the list, not at the number.
+/// Limit on the count: with so many, an operator needs the list, not the number.
 pub(super) const COUNTED_MAX: usize = 10_000;
 const PAGE: usize = 1_000;
-/// Nor looked any further: attempts under way are among them, and a node may have as many.
+/// Limit on the records read: running attempts are among them, and a node may have that many.
 const SEEN_MAX: usize = 50_000;
-/// A count is good for at least so long,
+/// A count stays valid for at least this long,
 const GOOD_FOR_MIN: Duration = Duration::from_secs(5);
-/// and for so many times as long as it took: a store without an index by state reads every record
-/// for it.
+/// and for this many times the duration of counting: a store without an index by state reads every
+/// record.
 const PAUSE_FACTOR: u32 = 50;
-/// How long whoever asks waits for a new count before getting the last one.
+/// How long a scrape waits for a new count before it gets the last one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Keeps `hapax_unknown` and the ages of what has no end up to date, for as long as somebody asks.
+/// Keeps `hapax_unknown` and the ages of unfinished records up to date, whenever metrics are
+/// scraped.
 #[derive(Clone)]
 pub struct Unknowns(Arc<Inner>);
 
 struct Inner {
     hapax: Hapax,
     gauges: Open,
-    /// Whether a lost attempt waits for a person: the next repeat resolves the others.
+    /// Whether a lost attempt waits for a person; the next repeat resolves the others.
     is_counted: Box<dyn Fn(&Head) -> bool + Send + Sync>,
-    /// When to count again; held while somebody counts.
+    /// When to count again; locked while counting.
     due: Mutex<Option<Instant>>,
 }
 
 impl Unknowns {
-    /// Counts the unknown records of this one, as far as they count.
+    /// Counts the unknown records in the store of `hapax` for which `is_counted` holds.
     pub fn new(
         hapax: Hapax,
         metrics: &Metrics,
@@ -56,8 +57,8 @@ impl Unknowns {
         Unknowns(Arc::new(inner))
     }
 
-    /// Counts, if the last count is old enough; goes on in the background if it takes long. If the
-    /// store fails, the last count stays.
+    /// Counts if the last count is old enough. A count that takes long continues in the background.
+    /// If the store fails, the last count stays.
     pub async fn refresh(&self) {
         let inner = self.0.clone();
         let counting = tokio::spawn(async move { inner.refresh().await });
@@ -67,7 +68,7 @@ impl Unknowns {
 
 impl Inner {
     async fn refresh(&self) {
-        // Somebody counts already.
+        // Another task is counting already.
         let Ok(mut due) = self.due.try_lock() else {
             return;
         };
@@ -97,12 +98,12 @@ impl Inner {
     async fn count(&self) -> Result<Found, StoreError> {
         let (mut found, mut seen, mut after) = (Found::default(), 0, None);
         while found.unknown < COUNTED_MAX && seen < SEEN_MAX {
-            // Whatever nobody knows the end of: past its retention an unknown one reads as expired,
-            // and one of a process that was killed as running, until a sweep comes by.
+            // All unfinished records: an unknown past its retention reads as expired, and an
+            // attempt of a killed process as running until a sweep finds it.
             let page = self
                 .hapax
                 .list(ListQuery {
-                    state: Some(State::OPEN),
+                    state: Some(StateFilter::Open),
                     after,
                     limit: PAGE,
                 })
@@ -120,7 +121,7 @@ impl Inner {
     }
 }
 
-/// What was found of the records that have no end.
+/// The result of a count.
 #[derive(Default)]
 struct Found {
     unknown: usize,
@@ -135,11 +136,11 @@ impl Found {
             self.oldest_attempt = self.oldest_attempt.max(now.since(head.claimed_at));
             return;
         }
-        // One that was forgotten waits for nobody.
+        // A forgotten record does not wait for a settlement.
         if !head.is_unresolved(state) || !is_counted(head) {
             return;
         }
-        // One that nobody wrote down yet is unknown since its lease was over.
+        // An attempt not yet marked as lost is unknown since the end of its lease.
         let since = if head.state == State::Running {
             head.lease_until
         } else {

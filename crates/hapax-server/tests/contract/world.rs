@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hapax::core::record::State;
 use hapax::core::store::ListQuery;
-use hapax::{Event, Hapax, Key, Policy};
+use hapax::{Event, Hapax, Policy};
 use hapax_server::config::{Config, Route, StoreUrl, Tls};
 use hapax_server::gateway::{Gateway, StartError};
 use hapax_testkit::servers::Postgres;
@@ -20,8 +20,8 @@ use crate::disk::Disk;
 use crate::harness::{self, Answer, Authority, Client, ClientRequest, Gate, Serving};
 use crate::upstream::Obedient;
 
-/// So many claims refused in a row: by then the store has copied of its log what it could, and
-/// there is no room all the same.
+/// After this many refused claims in a row, the store has checkpointed its log as far as it could,
+/// and there is still no room.
 const REFUSED_ENOUGH: usize = 3;
 
 const RUNS: &str = "the gateway runs";
@@ -71,7 +71,8 @@ impl World {
                 .map_or(directory.path(), Disk::path)
                 .join("hapax.db"),
         );
-        // Nobody balances load here, and whatever still runs when a cell is done hangs on purpose.
+        // There is no load balancer here, and what still runs at the end of a cell hangs on
+        // purpose.
         config.drain.deadline = Duration::ZERO;
         config.tls = way.is_tls.then(|| tls(&authority, directory.path()));
         settle(&mut config);
@@ -97,13 +98,13 @@ impl World {
         self.client.send(request).await
     }
 
-    /// Sends a request that stops at the gate, and returns when it is there.
+    /// Sends a request that stops at the gate, and returns when it has arrived there.
     pub async fn begin(&mut self, request: ClientRequest) {
         self.begun.push(self.client.spawn(request));
         self.gate().wait_held(self.begun.len()).await;
     }
 
-    /// Sends a request that waits for one that was begun, and returns when it does.
+    /// Sends a request that waits for a running one, and returns when it waits.
     pub async fn wait_with(&self, request: ClientRequest) -> JoinHandle<Answer> {
         let before = *self.waiting.borrow();
         let waiter = self.client.spawn(request);
@@ -115,7 +116,7 @@ impl World {
         waiter
     }
 
-    /// Lets what was begun go on; what its caller gets.
+    /// Lets the first of the begun requests continue, and returns its answer.
     pub async fn go_on(&mut self) -> Answer {
         self.gate().open(1);
         self.begun.remove(0).await.unwrap()
@@ -133,12 +134,12 @@ impl World {
         self.gateway.as_ref().expect(RUNS)
     }
 
-    /// For those who stop the gateway themselves.
+    /// Returns the gateway, for tests that stop it themselves.
     pub fn take_gateway(&mut self) -> Gateway {
         self.gateway.take().expect(RUNS)
     }
 
-    /// The state of the only record there is.
+    /// The state of the only record.
     pub async fn state(&self) -> State {
         let heads = self
             .hapax()
@@ -153,7 +154,7 @@ impl World {
         self.hapax().look(heads[0].id).await.unwrap().1
     }
 
-    /// Sends a request until its answer is another one than before.
+    /// Sends a request until its answer is different.
     pub async fn send_until(
         &self,
         mut request: impl FnMut() -> ClientRequest,
@@ -167,8 +168,7 @@ impl World {
         }
     }
 
-    /// Leaves no room for another claim: neither on the disk, nor in what the store has of it
-    /// already.
+    /// Leaves no room for another claim, neither on the disk nor in the store's existing files.
     pub async fn fill_disk(&mut self) {
         self.disk().fill();
         let policy = Policy {
@@ -181,11 +181,9 @@ impl World {
             let (began, has_begun) = tokio::sync::oneshot::channel();
             let work = |_| async move {
                 began.send(()).unwrap();
-                Ok(Bytes::new())
+                Ok::<_, hapax::BoxError>(Bytes::new())
             };
-            let ran = filling
-                .run(Key::new(format!("{number}")).unwrap(), "", work)
-                .await;
+            let ran = filling.run(number.to_string(), "", work).await;
             refused = if ran.is_err() && has_begun.await.is_err() {
                 refused + 1
             } else {
@@ -205,8 +203,7 @@ impl World {
         self.disk.as_mut().expect("the store has a disk of its own")
     }
 
-    /// Stops the gateway, does something to its store, and starts it again, for clients that come
-    /// this way.
+    /// Stops the gateway, changes its store, and starts it again, for clients with this protocol.
     pub async fn restart(mut self, way: Way, meanwhile: impl FnOnce(&Path)) -> World {
         self.take_gateway().drain().await;
         if let StoreUrl::Sqlite(path) = &self.config.store {
@@ -217,7 +214,7 @@ impl World {
             .then(|| tls(&self.authority, self.directory.path()));
         let gateway = loop {
             match open(&self.config, &self.waiting).await {
-                // A task may still be on its last line with the store.
+                // A task may still be using the store.
                 Err(StartError::Store { .. }) => tokio::task::yield_now().await,
                 opened => break opened.unwrap(),
             }
@@ -256,13 +253,13 @@ fn tls(authority: &Authority, directory: &Path) -> Tls {
     Tls { certificate, key }
 }
 
-/// A store in a new database; `None` without a PostgreSQL.
+/// A store in a new database; `None` without PostgreSQL.
 pub fn database() -> Option<StoreUrl> {
     let url = harness::migrated(Postgres::shared()?);
     Some(StoreUrl::Postgres(url.parse().unwrap()))
 }
 
-/// A route for everything.
+/// A route for all paths.
 pub fn everywhere(policy: Policy) -> Route {
     Route {
         name: "everything".into(),

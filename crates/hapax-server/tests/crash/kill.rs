@@ -7,13 +7,13 @@ use hapax_server::config::Protocol;
 use hapax_testkit::crash;
 
 use super::harness::charges::Upstream;
-use super::harness::node::{self, Birth};
+use super::harness::node::{self, NodeSettings};
 use super::round::{Point, Round};
 
-/// Kills in all; `HAPAX_KILLS` asks for more.
+/// The total number of kills; `HAPAX_KILLS` overrides this.
 const KILLS: usize = 1_000;
 
-/// What the upstream speaks.
+/// The protocols of the upstream.
 const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
 const TEST: &str = "kill::no_key_is_dispatched_twice_whenever_the_gateway_is_killed";
@@ -51,7 +51,7 @@ fn no_key_is_dispatched_twice_whenever_the_gateway_is_killed() {
     );
 }
 
-/// What the ledger and the retries say.
+/// Totals from the ledger and the retries.
 #[derive(Default)]
 pub struct Verdict {
     pub kills: usize,
@@ -99,7 +99,7 @@ async fn kill_at(point: Point, kills: usize) -> Verdict {
     let mut open = Round::default();
     for number in 0..=kills {
         let spoken = protocol(point, number);
-        let birth = Birth {
+        let birth = NodeSettings {
             test: TEST,
             store: format!("sqlite:{}", directory.path().join("hapax.db").display()),
             upstream: upstream.address(spoken),
@@ -119,9 +119,9 @@ async fn kill_at(point: Point, kills: usize) -> Verdict {
     verdict
 }
 
-/// Which of the [`PROTOCOLS`] the gateway speaks with the upstream. Both, two rounds each, so that
-/// they meet both versions of the client's.
+/// Which of the [`PROTOCOLS`] the gateway uses with the upstream. Two rounds each, so that both
+/// meet both protocols of the client.
 fn protocol(point: Point, number: usize) -> usize {
-    // Over HTTP/2 nobody can tell when half an answer has left the upstream.
+    // Over HTTP/2 the test cannot tell when half an answer has left the upstream.
     usize::from(point != Point::AnswerHalfSent && number % 4 >= 2)
 }

@@ -1,4 +1,4 @@
-//! A gateway as a child of this test, which can be made to stand still at a point.
+//! A gateway as a child process of this test, which can be made to stop at a point.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,9 +16,9 @@ const PROTOCOL: &str = "HAPAX_TEST_PROTOCOL";
 const LISTEN: &str = "HAPAX_TEST_LISTEN";
 const LEASE: &str = "HAPAX_TEST_LEASE_MS";
 
-/// What a node is started with.
-pub struct Birth {
-    /// The full name of the test that looks at its role first.
+/// The settings of a node.
+pub struct NodeSettings {
+    /// The full name of the test that runs as the child.
     pub test: &'static str,
     pub store: String,
     pub upstream: SocketAddr,
@@ -27,8 +27,8 @@ pub struct Birth {
     pub lease: Duration,
 }
 
-impl Birth {
-    /// Starts one, which is on its way then.
+impl NodeSettings {
+    /// Starts the node without waiting for it.
     pub fn begin(&self) -> Child {
         let protocol = if self.protocol == Protocol::Http2 {
             "http2"
@@ -46,7 +46,7 @@ impl Birth {
         Child::spawn(self.test, "node", &envs)
     }
 
-    /// Starts one and waits until it listens: where.
+    /// Starts the node and waits until it listens. Returns its address.
     pub fn complete(&self) -> (Child, SocketAddr) {
         let mut child = self.begin();
         let address = child.wait_for("listens at ").parse().unwrap();
@@ -54,22 +54,22 @@ impl Birth {
     }
 }
 
-/// Makes the next request to come to this point stand still there, once so many attempts are in
-/// flight. The node says `at POINT with` their number.
+/// Makes the next request that reaches this point stop there, once at least `in_flight_min`
+/// attempts are in flight. The node then prints `at POINT with` their number.
 pub fn arm(child: &mut Child, point: &str, in_flight_min: usize) {
     child.say(&format!("arm {in_flight_min} {point}"));
 }
 
-/// How many requests wait there for an attempt that is under way, or have waited.
+/// How many requests have waited there, or still wait, for a running attempt.
 pub fn waited(child: &mut Child) -> usize {
     child.say("waited");
     child.wait_for("waited ").parse().unwrap()
 }
 
-/// The child's life: serves until its parent kills it or is gone.
+/// The child process: serves until its parent kills it or exits.
 pub fn serve() {
     let watcher = Arc::new(Watcher::default());
-    // One thread more than can be made to stand still.
+    // One more thread than can be parked.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(3)
         .enable_all()
@@ -106,10 +106,10 @@ pub fn serve() {
     }
 }
 
-/// Sees requests pass the points that only the gateway knows of.
+/// Observes requests at points that only the gateway knows.
 #[derive(Default)]
 struct Watcher {
-    /// How many attempts must be in flight, and the point at which to stand still, once armed.
+    /// The required number of attempts in flight, and the point at which to stop, once armed.
     armed: Mutex<Option<(usize, String)>>,
     in_flight: AtomicUsize,
     waited: AtomicUsize,
@@ -138,7 +138,7 @@ impl Watcher {
         }
     }
 
-    /// Stands still here for ever, if this is the point and enough attempts are in flight.
+    /// Parks this thread for ever if `point` is armed and enough attempts are in flight.
     fn at(&self, point: &str) {
         let in_flight = self.in_flight.load(Ordering::SeqCst);
         let mut armed = self.armed.lock().unwrap();

@@ -1,4 +1,4 @@
-// An upstream that writes down, a line each, the requests it found in what it was sent.
+// An upstream that prints a line for each request it finds in its input.
 const http = require("node:http");
 const fs = require("node:fs");
 

@@ -1,4 +1,4 @@
-//! Who kills one node, again and again, each time at a point, and starts it again at once.
+//! Kills one node repeatedly, each time at a point, and restarts it at once.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -11,38 +11,38 @@ use tokio::task::JoinHandle;
 
 use super::caller::{Told, insist};
 use super::harness::charges::{self, Charge, Halt, Upstream, Version, send};
-use super::harness::node::{self, Birth};
+use super::harness::node::{self, NodeSettings};
 use super::harness::{Answer, in_time, sockets};
 use super::point::{Point, Way};
-use super::sluice::{Commit, Sluices};
+use super::sluice::{Commit, CommitGates};
 use hapax_testkit::random::Random;
 
-/// Requests that are sent to the node to come to the point: the first of them stands still there,
-/// and the others are wherever they are.
+/// Requests that are sent to the node to reach the point: the first of them stops there, and the
+/// others may be anywhere.
 const RUNNERS: usize = 3;
-/// A gate that is never opened.
+/// The name of a gate that is never opened.
 const NEVER: &str = "never";
 
-/// What the callers of one point were told.
-pub type Prey = (Point, JoinHandle<Told>);
+/// A point, and the caller whose request was running there.
+pub type PendingCaller = (Point, JoinHandle<Told>);
 
-pub struct Hunter<'a> {
-    pub birth: Birth,
+pub struct Killer<'a> {
+    pub birth: NodeSettings,
     pub number: usize,
     pub upstream: &'a Upstream,
-    pub sluices: Sluices,
+    pub sluices: CommitGates,
     pub balancer: SocketAddr,
-    /// Where other nodes are.
+    /// The addresses of the other nodes.
     pub others: Vec<SocketAddr>,
     pub runtime: Handle,
     pub random: Random,
-    /// What its last start took.
+    /// How long its last start took.
     pub start_took: Duration,
-    pub prey: Vec<Prey>,
+    pub prey: Vec<PendingCaller>,
 }
 
-impl Hunter<'_> {
-    /// Starts the node, kills it at this point, and leaves it dead.
+impl Killer<'_> {
+    /// Starts the node, kills it at this point, and does not restart it.
     pub fn kill_at(&mut self, point: Point) {
         if point == Point::Starting {
             return self.kill_while_it_starts();
@@ -60,7 +60,7 @@ impl Hunter<'_> {
         });
     }
 
-    /// At a random moment of its start. One that was faster is let live on for another try.
+    /// Kills the node at a random moment of its start. Tries again if the start was faster.
     fn kill_while_it_starts(&mut self) {
         loop {
             let mut child = self.birth.begin();
@@ -73,7 +73,7 @@ impl Hunter<'_> {
         }
     }
 
-    /// Sends what is needed for a request to come to the point. Returns when one stands there.
+    /// Sends the requests that bring one of them to the point. Returns when one has stopped there.
     async fn go_on_to(&mut self, point: Point, child: &mut Child) {
         match (point, point.way()) {
             (Point::BodyHalfRead, _) => self.send_half_a_body(point).await,
@@ -97,7 +97,7 @@ impl Hunter<'_> {
             }
             (_, Way::Database(commit)) => {
                 self.sluices.close(commit).await;
-                // Only what takes long is renewed.
+                // Only long attempts are renewed.
                 self.send_runners(point, (commit == Commit::Renewal).then_some(NEVER));
                 self.sluices.wait_held(commit).await;
             }
@@ -113,7 +113,7 @@ impl Hunter<'_> {
         )
     }
 
-    /// Sends a key to the node itself first, in this way.
+    /// Sends a key, first directly to the node and in this way.
     fn send<F>(&mut self, point: Point, way: impl FnOnce(Charge) -> F)
     where
         F: Future<Output = Option<Answer>> + Send + 'static,
@@ -160,8 +160,8 @@ impl Hunter<'_> {
             .expect("it gets an answer");
     }
 
-    /// Another node has an attempt under way, and whoever sends the same to this one waits. Should
-    /// the other be killed before that, another is asked.
+    /// Another node runs an attempt, and a request with the same key waits at this node. If the
+    /// other node is killed before that, the loop tries another one.
     async fn wait_for_another(&mut self, point: Point, child: &mut Child) {
         let node = self.birth.listen;
         let (key, other) = loop {

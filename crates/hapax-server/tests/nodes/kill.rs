@@ -1,5 +1,5 @@
-//! SIGKILL from outside, at every named point, of three nodes behind a load balancer that sends
-//! again what failed.
+//! SIGKILL at every named point, for three nodes behind a load balancer that retries failed
+//! requests.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,21 +17,21 @@ use tokio::task::JoinSet;
 use super::caller::{Told, go_on_and_on};
 use super::harness;
 use super::harness::charges::{Charge, Charged, Ledger, Upstream, answer};
-use super::harness::node::{self, Birth};
-use super::hunter::Hunter;
+use super::harness::node::{self, NodeSettings};
+use super::hunter::Killer;
 use super::point::Point;
-use super::sluice::{self, Sluices};
+use super::sluice::{self, CommitGates};
 use hapax_testkit::random::Random;
 
-/// Kills in all; `HAPAX_KILLS` asks for more or less.
+/// The total number of kills; `HAPAX_KILLS` overrides this.
 const KILLS: usize = 1_000;
 const NODES: usize = 3;
-/// Callers that go on the whole time, through the balancer.
+/// Callers that send through the balancer the whole time.
 const STEADY: usize = 3;
-/// Short, because whoever was killed holds its keys so long; long enough for a busy machine to
-/// renew in time.
+/// Short, because a killed node holds its keys this long; long enough for a busy machine to renew
+/// in time.
 const LEASE: Duration = Duration::from_millis(1_500);
-/// Repeats at a time, when all is over.
+/// The number of concurrent repeats at the end.
 const AT_ONCE: usize = 32;
 
 const TEST: &str = "kill::no_key_is_dispatched_twice_whichever_node_is_killed_wherever";
@@ -57,9 +57,9 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
         .enable_all()
         .build()
         .unwrap();
-    let births = |number: usize| Birth {
+    let births = |number: usize| NodeSettings {
         test: TEST,
-        // The name by which the database knows it.
+        // The name by which the database's triggers recognize the node.
         store: format!("{store}?application_name=node-{number}"),
         upstream: upstream.address(number),
         protocol: Protocol::Http1,
@@ -81,12 +81,12 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
             ))
         })
         .collect();
-    let hunters: Vec<Hunter<'_>> = (0..NODES)
-        .map(|number| Hunter {
+    let hunters: Vec<Killer<'_>> = (0..NODES)
+        .map(|number| Killer {
             birth: births(number),
             number,
             upstream: &upstream,
-            sluices: runtime.block_on(Sluices::of(number, &store)),
+            sluices: runtime.block_on(CommitGates::of(number, &store)),
             balancer: balancer.address(),
             others: nodes
                 .iter()
@@ -112,7 +112,7 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
     });
     let killed_for = begun.elapsed();
 
-    // Nobody is killed any more: whoever has not been told anything definite is told now.
+    // No more kills: callers without a definite answer get one now.
     stop.store(true, Ordering::Relaxed);
     let (mut told, mut nodes) = (Vec::new(), Vec::new());
     for (killed, prey, node) in prey {
@@ -152,14 +152,14 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
     );
 }
 
-/// Kills one node so many times, each time at the next point. Returns where it was killed, those
-/// who had something under way then, and the node, started once more: the others are still hunted,
-/// and may need it.
+/// Kills one node `kills` times, each time at the next point. Returns the points, the callers whose
+/// requests were running, and the node, started once more: other nodes are still being killed, and
+/// may need it.
 fn hunt(
-    mut hunter: Hunter<'_>,
+    mut hunter: Killer<'_>,
     kills: usize,
-) -> (Vec<Point>, Vec<super::hunter::Prey>, crash::Child) {
-    // Each begins elsewhere, so that they are at different points.
+) -> (Vec<Point>, Vec<super::hunter::PendingCaller>, crash::Child) {
+    // Each node begins at another point, so that they are killed at different points.
     let points = Point::ALL
         .iter()
         .cycle()
@@ -174,8 +174,8 @@ fn hunt(
     (killed, hunter.prey, node)
 }
 
-/// Every key once more: what was acknowledged is replayed, and what is unknown stays so unless it
-/// was found to have ended.
+/// Repeats every key: acknowledged answers are replayed, and unknown outcomes stay unknown unless
+/// they were found to have ended.
 fn repeat_all(runtime: &Runtime, balancer: SocketAddr, told: &[(&str, Told)]) {
     runtime.block_on(async {
         let mut repeats = JoinSet::new();
@@ -200,7 +200,7 @@ fn repeat_all(runtime: &Runtime, balancer: SocketAddr, told: &[(&str, Told)]) {
     });
 }
 
-/// The ledger's word: at most one dispatch for each key, exactly one effect for each that was
+/// Checks the ledger: at most one dispatch for each key, exactly one effect for each that was
 /// answered with success.
 fn judge(ledger: &Ledger, told: &[(&str, Told)]) {
     ledger.assert_none_twice();
@@ -214,7 +214,7 @@ fn judge(ledger: &Ledger, told: &[(&str, Told)]) {
     }
 }
 
-/// By the point at which a node was killed, what became of the keys that were under way there.
+/// For each point of a kill, what happened to the keys that were in flight there.
 #[derive(Default)]
 struct Verdicts(BTreeMap<&'static str, Verdict>);
 

@@ -1,7 +1,7 @@
-//! The database's own points: a transaction of a node stands still just before it commits.
+//! Points in the database: a node's transaction stops just before it commits.
 //!
-//! By triggers of the test's own. Each takes a lock that nobody else wants, unless the test has
-//! closed the sluice by taking it first.
+//! The test installs triggers for this. Each takes a shared lock, which blocks only if the test has
+//! closed the sluice by taking the lock first.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ pub enum Commit {
     Completion = 3,
 }
 
-/// Makes the sluices in a database.
+/// Creates the sluices in a database.
 pub const MAKE: &str = "
 CREATE SCHEMA sluice;
 CREATE FUNCTION sluice.pass() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -33,16 +33,16 @@ CREATE TRIGGER completion AFTER UPDATE ON hapax.heads FOR EACH ROW
 ";
 
 /// The sluices of one node.
-pub struct Sluices {
+pub struct CommitGates {
     client: Client,
     node: i32,
 }
 
-impl Sluices {
-    pub async fn of(node: usize, url: &str) -> Sluices {
+impl CommitGates {
+    pub async fn of(node: usize, url: &str) -> CommitGates {
         let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
         tokio::spawn(connection);
-        Sluices {
+        CommitGates {
             client,
             node: i32::try_from(node).unwrap(),
         }
@@ -59,7 +59,7 @@ impl Sluices {
             .unwrap();
     }
 
-    /// Waits until a transaction stands there.
+    /// Waits until a transaction is blocked there.
     pub async fn wait_held(&self, commit: Commit) {
         const HELD: &str = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
                             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -81,7 +81,7 @@ impl Sluices {
         }
     }
 
-    /// Lets through what stands there.
+    /// Releases the blocked transaction.
     pub async fn open(&self, commit: Commit) {
         self.client
             .execute(

@@ -1,4 +1,4 @@
-//! Ten thousand who wait for one key, over three nodes.
+//! Ten thousand requests wait for one key, on three nodes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::harness::charges::{BODY, Charge, Charged, Upstream, answer};
-use super::harness::node::{self, Birth, waited};
+use super::harness::node::{self, NodeSettings, waited};
 use super::harness::{self, Answer, body, in_time};
 
 const WAITERS: usize = 10_000;
 const NODES: usize = 3;
-/// Requests on one connection, as browsers and proxies do it.
+/// Requests on one connection, as browsers and proxies multiplex them.
 const STREAMS: usize = 100;
-/// How long the polls are counted while all wait.
+/// How long the polls are counted while all requests wait.
 const WATCHED: Duration = Duration::from_secs(3);
-/// Polls of one node in a second: one every 50 ms, whatever the number of those who wait.
+/// Polls of one node per second: one every 50 ms, for any number of waiting requests.
 const POLLS_PER_SECOND: f64 = 20.0;
-/// Keys of others, sent while all wait.
+/// Requests with other keys, sent while all wait.
 const OTHERS: usize = 60;
 
 const TEST: &str = "waiters::ten_thousand_waiters_over_three_nodes_get_the_answer_of_one_execution";
@@ -131,7 +131,7 @@ async fn wait(postgres: &Postgres) {
         late[0],
         late[WAITERS - 1],
     );
-    // What the database has counted it may tell a second late. A poll for each who waits would be a
+    // The database's counts may be a second late. One poll for each waiting request would be a
     // thousand times as many.
     let polls_max =
         POLLS_PER_SECOND * (watched.as_secs_f64() + 1.0) * (NODES - 1) as f64 + OTHERS as f64;
@@ -143,7 +143,7 @@ async fn wait(postgres: &Postgres) {
 }
 
 fn start(number: usize, store: &str, upstream: &Upstream) -> (Child, SocketAddr) {
-    let birth = Birth {
+    let birth = NodeSettings {
         test: TEST,
         store: store.to_owned(),
         upstream: upstream.address(number),
@@ -154,7 +154,7 @@ fn start(number: usize, store: &str, upstream: &Upstream) -> (Child, SocketAddr)
     birth.complete()
 }
 
-/// One more connection on which many wait.
+/// Opens a connection on which many requests wait.
 async fn join(node: SocketAddr, waiters: &mut JoinSet<(Answer, Instant)>) {
     let socket = TcpStream::connect(node).await.unwrap();
     socket.set_nodelay(true).unwrap();
@@ -175,7 +175,7 @@ async fn join(node: SocketAddr, waiters: &mut JoinSet<(Answer, Instant)>) {
     }
 }
 
-/// How often records were read, as the database counts it.
+/// How often records were read, as counted by the database.
 fn polls(postgres: &Postgres, database: &str) -> u64 {
     let sql = "SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE schemaname = 'hapax' AND funcname = 'get'";
     postgres.psql(database, sql).parse().unwrap()

@@ -24,7 +24,7 @@ fn one_request_shows_what_counts() {
     let directory = requests(&[("a.http", A)]);
     let said = run(
         directory.path(),
-        &words("a.http --mode json --header X-Tenant"),
+        &words("a.http --fingerprint json --headers X-Tenant"),
     );
     said.assert_code(0);
     let (first, rest) = said.stdout.split_once('\n').unwrap();
@@ -88,14 +88,14 @@ fn the_same_request_in_another_spelling_is_the_same() {
         "{\"note\":\"\\u0061\",\"amount\":5}",
     );
     let directory = requests(&[("a", A), ("b", &respelled)]);
-    for mode in [&["--mode", "json"][..], &[]] {
+    for mode in [&["--fingerprint", "json"][..], &[]] {
         let said = run(directory.path(), &[&words("--explain a b"), mode].concat());
         assert_eq!(
             (said.code, said.stdout.as_str(), said.stderr.as_str()),
             (0, "the same request\n", "")
         );
     }
-    let said = run(directory.path(), &words("--explain a b --mode raw"));
+    let said = run(directory.path(), &words("--explain a b --fingerprint raw"));
     assert_eq!(
         (said.code, said.stdout.as_str()),
         (
@@ -111,7 +111,7 @@ fn each_part_that_differs_is_named() {
     let directory = requests(&[("a", A), ("b", other)]);
     let said = run(
         directory.path(),
-        &words("--explain a b --mode json --header x-tenant"),
+        &words("--explain a b --fingerprint json --headers x-tenant"),
     );
     let expected = "\
 method
@@ -159,17 +159,15 @@ fn values_may_be_left_out_or_singled_out() {
         )
         .code
     };
-    assert_eq!(code(&["--mode", "json"]), 1);
-    // As the configuration calls it, and as it was called here.
-    assert_eq!(
-        (code(&["--mode", "raw"]), code(&["--mode", "bytes"])),
-        (1, 1)
-    );
-    assert_eq!(code(&words("--mode json --omit /note")), 0);
-    assert_eq!(code(&words("--mode json --only /amount")), 0);
-    assert_eq!(code(&words("--mode json --only /note")), 1);
+    assert_eq!(code(&["--fingerprint", "json"]), 1);
+    // Only the names of the configuration are accepted.
+    assert_eq!(code(&["--fingerprint", "raw"]), 1);
+    assert_eq!(code(&["--fingerprint", "bytes"]), 2);
+    assert_eq!(code(&words("--fingerprint json --omit /note")), 0);
+    assert_eq!(code(&words("--fingerprint json --only /amount")), 0);
+    assert_eq!(code(&words("--fingerprint json --only /note")), 1);
     assert_eq!(code(&["--omit", "/note"]), 2);
-    assert_eq!(code(&words("--mode json --omit note")), 2);
+    assert_eq!(code(&words("--fingerprint json --omit note")), 2);
     assert_eq!(code(&words("--principal ada --namespace shop")), 1);
 }
 
@@ -205,7 +203,11 @@ fn a_configuration_says_what_counts_on_the_route() {
         said.stdout
     );
     assert_eq!(
-        run(directory.path(), &words("a --config omits.toml --mode raw")).code,
+        run(
+            directory.path(),
+            &words("a --config omits.toml --fingerprint raw")
+        )
+        .code,
         2,
         "one of them says it"
     );
@@ -218,7 +220,7 @@ fn a_configuration_says_what_counts_on_the_route() {
 #[test]
 fn why_json_counts_byte_for_byte_is_said() {
     let directory = requests(&[("a", &A.replace("note", "amount")), ("b", A)]);
-    let said = run(directory.path(), &words("--explain a b --mode json"));
+    let said = run(directory.path(), &words("--explain a b --fingerprint json"));
     let expected = "body is compared\n  a: byte for byte, 28 bytes, because the name \"amount\" is in one object twice\n  b: as JSON\n";
     assert_eq!((said.code, said.stdout.as_str()), (1, expected));
 }
@@ -242,16 +244,23 @@ fn multipart_differs_by_parts() {
         ("c", &request("y22", "six")),
     ]);
     assert_eq!(
-        run(directory.path(), &words("--explain a b --mode multipart")).stdout,
+        run(
+            directory.path(),
+            &words("--explain a b --fingerprint multipart")
+        )
+        .stdout,
         "the same request\n"
     );
-    let said = run(directory.path(), &words("--explain a c --mode multipart"));
+    let said = run(
+        directory.path(),
+        &words("--explain a c --fingerprint multipart"),
+    );
     assert_eq!(
         (said.code, said.stdout.as_str()),
         (1, "body, part 2 at byte 46\n  a: two\n  b: six\n")
     );
     assert!(
-        run(directory.path(), &words("a --mode multipart"))
+        run(directory.path(), &words("a --fingerprint multipart"))
             .stdout
             .contains("as multipart, 2 parts")
     );
@@ -265,7 +274,10 @@ fn what_is_no_request_is_refused() {
         (&["none"], "none could not be read"),
         (&["a", "a"], "--explain"),
         (&["--explain", "a"], "two files"),
-        (&words("a --header 'a b'"), "not the name of a header field"),
+        (
+            &words("a --headers 'a b'"),
+            "not the name of a header field",
+        ),
     ] {
         let said = run(directory.path(), args);
         assert_eq!((said.code, said.stdout.as_str()), (2, ""), "{args:?}");

@@ -1,8 +1,8 @@
-// Pays orders through Stripe's SDK as it comes, and says of each on a line of its own how it ended.
+// Pays orders through Stripe's unmodified SDK, and prints a line for each with its result.
 //
 //     charge.mjs ADDRESS ORDERS
 //
-// Keys are the SDK's own affair, and so are retries: it is only told to be impatient and not to give up soon.
+// The SDK makes its keys and retries itself; only its timeout is short and its number of retries high.
 
 import Stripe from "stripe";
 
@@ -27,7 +27,7 @@ async function line(number) {
   const order = `order-${number}`;
   try {
     const made = await pay(number);
-    // This SDK looks for a member `error` and not at the status: any other JSON it hands over as if it were what was asked for.
+    // This SDK checks for a member `error` and not for the status: it returns any other JSON as if it were the requested object.
     return made.id
       ? { order, id: made.id }
       : { order, error: "not what was asked for", status: made.lastResponse.statusCode, code: made.code };

@@ -1,10 +1,11 @@
-//! What the SDK was told, held against what the API's ledger says.
+//! Compares the SDK's reports with the API's ledger.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use hapax::core::StateFilter;
 use hapax::core::store::ListQuery;
 use hapax::{Event, Hapax, Observer, Rejection};
 
@@ -15,11 +16,11 @@ use super::run::Report;
 pub struct Verdict {
     /// Orders that the SDK reports as paid.
     pub charged: usize,
-    /// Orders of which the SDK was told that nobody knows.
+    /// Orders whose outcome the SDK was told is unknown.
     pub held: usize,
-    /// Orders that the ledger has more than once.
+    /// Orders that are in the ledger more than once.
     pub charged_again: Vec<String>,
-    /// What the SDK was told and the ledger denies, and ends that should not be.
+    /// Reports that contradict the ledger, and unexpected ends.
     pub wrong: Vec<String>,
 }
 
@@ -53,8 +54,7 @@ impl Verdict {
             self.charged_again
                 .push(format!("{}: {charges:?}", report.order));
         }
-        // Without this the run would show nothing of keys: each retry would be a request of its
-        // own.
+        // Otherwise the run would prove nothing about keys: each retry would be a separate request.
         if charges.windows(2).any(|pair| pair[0].key != pair[1].key) {
             self.wrong
                 .push(format!("the SDK made more than one key: {charges:?}"));
@@ -85,7 +85,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What the gateway says that it did.
+/// Counts the events that the gateway reports.
 #[derive(Clone, Default)]
 pub struct Events(Arc<Counts>);
 
@@ -127,11 +127,11 @@ impl fmt::Display for Events {
     }
 }
 
-/// Records that say that nobody knows.
+/// The number of records with an unknown outcome.
 pub async fn unknown_records(hapax: &Hapax) -> usize {
     hapax
         .list(ListQuery {
-            state: Some("unknown"),
+            state: Some(StateFilter::Unknown),
             after: None,
             limit: 10_000,
         })

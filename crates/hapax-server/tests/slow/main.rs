@@ -1,9 +1,9 @@
-//! Clients that are slow, silent or endless: they are refused, in bounded memory, and nobody else
-//! notices.
+//! Clients that are slow, silent or endless: they are refused, in bounded memory, without any
+//! effect on others.
 //!
-//! The gateway runs as the program it is, so that its memory can be read. Beside each attack a good
-//! client keeps asking. A table says how each attack ended, how the good client fared, and how much
-//! memory the gateway had at most.
+//! The gateway runs as the real program, so that its memory can be measured. Beside each attack a
+//! good client keeps sending requests. The test prints a table: how each attack ended, the good
+//! client's results, and the gateway's highest memory use.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
@@ -24,13 +24,13 @@ use harness::{Program, serve_anybody};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::Service;
 
-/// Resident memory of the gateway, at its highest, under any of these attacks.
+/// The highest resident memory of the gateway under any of these attacks.
 const RESIDENT_MIB_MAX: u64 = 128;
 
-/// The good client comes from elsewhere: what an attack takes, it takes from its own address.
+/// The good client has another address: an attack uses up only the limits of its own address.
 const GOOD_ADDRESS: &str = "10.9.9.9";
 
-/// Short, so that the tests are.
+/// Short timeouts, so that the tests are short.
 const SETTINGS: &str = r#"
 [timeouts]
 first_byte = "2s"
@@ -45,14 +45,14 @@ path = "/**"
 body_bytes_max = "8MiB"
 "#;
 
-/// What an attack is made on.
+/// What an attack is directed at.
 pub struct Target<'a> {
     pub(crate) gateway: &'a Program,
     pub(crate) service: &'a Service,
     pub(crate) trusted: Option<&'a tls::Trusted>,
 }
 
-/// An attack says how it ended. It panics if it was not refused.
+/// Runs an attack and returns how it ended. Panics if it was not refused.
 struct Attack {
     name: &'static str,
     is_tls: bool,
@@ -126,13 +126,13 @@ fn slow_silent_and_endless_clients_are_refused_and_good_ones_unaffected() {
     );
     let failures: Vec<String> = ATTACKS
         .iter()
-        .filter_map(|attack| suffer(attack).err())
+        .filter_map(|attack| run_attack(attack).err())
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// One attack on a gateway of its own.
-fn suffer(attack: &Attack) -> Result<(), String> {
+/// Runs one attack on a new gateway.
+fn run_attack(attack: &Attack) -> Result<(), String> {
     let directory = tempfile::tempdir().unwrap();
     let (tls, trusted) = tls::certificate(directory.path());
     let (settings, trusted) = if attack.is_tls {
@@ -184,7 +184,7 @@ fn judge(went: &Went, resident: u64, is_running: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// The most memory that a process ever had.
+/// The peak resident memory of a process.
 fn resident_mib_max(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status
@@ -199,7 +199,7 @@ fn resident_mib_max(process: u32) -> u64 {
         >> 10
 }
 
-/// Waits until the service was left alone with so many answers that it would never have ended.
+/// Waits until the gateway has given up `count` endless answers of the service.
 pub fn wait_given_up(target: &Target<'_>, count: usize, meanwhile: &mut dyn FnMut()) {
     let deadline = Instant::now() + crowd::GONE_MAX;
     for left in (0..count).rev() {
@@ -237,7 +237,7 @@ fn raise_open_files() {
     }
 }
 
-/// So many connections as are asked for, or as there may be.
+/// The number of connections asked for, or as many as the limit of open files allows.
 pub fn at_most(connections: usize) -> usize {
     let files = getrlimit(Resource::Nofile)
         .current

@@ -1,4 +1,4 @@
-//! Unguarded requests: bytes pass as they come, both ways.
+//! Unguarded requests are streamed in both directions.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::bench::{gateway, soon};
 
-/// A client that sends and reads bit by bit.
+/// A client that sends and reads in parts.
 struct Talk {
     socket: TcpStream,
     read: Vec<u8>,
@@ -29,7 +29,7 @@ impl Talk {
         self.socket.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Reads until this has come.
+    /// Reads until this text has arrived.
     async fn hear(&mut self, wanted: &str) {
         let reading = async {
             while !String::from_utf8_lossy(&self.read).contains(wanted) {
@@ -157,7 +157,7 @@ async fn request_and_answer_pass_in_turns() {
     talk.hear("tock").await;
     talk.say("0\r\n\r\n").await;
     talk.hear("\r\n0\r\n\r\n").await;
-    // Both ended in order, so that the connection serves the next.
+    // Both directions ended cleanly, so the connection is reused for the next request.
     talk.say(GET).await;
     talk.hear("done").await;
     assert_eq!(origin.ledger().connections(), 1);
@@ -200,4 +200,25 @@ async fn a_client_that_waits_for_100_is_told_to_go_on_by_the_gateway() {
             seen.head
         );
     }
+}
+
+#[tokio::test]
+async fn the_stream_that_answers_a_guarded_request_passes_as_it_comes_and_is_not_kept() {
+    let origin = Origin::start().await;
+    let gateway = gateway(origin.address(), Protocol::Http1, |_| ()).await;
+    origin.script([
+        Step::Read,
+        write("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"),
+        write("9\r\ndata: 1\n\n\r\n"),
+        Step::Wait,
+        write("9\r\ndata: 2\n\n\r\n0\r\n\r\n"),
+    ]);
+    let post = "POST /charges HTTP/1.1\r\nhost: shop\r\nidempotency-key: k\r\ncontent-length: 4\r\n\r\nbody";
+    let mut first = Talk::begin(gateway.address(), post).await;
+    first.hear("data: 1").await;
+    let mut repeat = Talk::begin(gateway.address(), post).await;
+    repeat.hear("answer-not-kept").await;
+    origin.go();
+    first.hear("data: 2").await;
+    assert_eq!(origin.ledger().all().len(), 1);
 }

@@ -1,9 +1,13 @@
-//! Plants known bugs in the production path, one at a time, and runs the suite against each: a bug
-//! that no test notices fails the run.
+//! Plants known bugs in the production code, one at a time, and runs the suites against each: a bug
+//! that no test detects fails the run.
 //!
 //! ```text
-//! cargo run -p hapax-testkit --bin convict [BUG…]
+//! ./check planted_bugs                 all bugs
+//! BUGS="BUG…" ./check planted_bugs     these bugs
 //! ```
+//!
+//! `HAPAX_FEATURES` holds the features that `./check` builds everything with: with others, each
+//! dependency would be compiled a second time.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -14,19 +18,18 @@ use std::time::{Duration, Instant};
 use hapax_core::planted::{BUGS, POSTGRES};
 use hapax_testkit::servers;
 
-/// A test binary by its package and name, and what it is told: a part of the names of the tests to
-/// run, for instance.
-type Choice = (&'static str, &'static str, &'static [&'static str]);
+/// A test binary by its name, which no other package has, and its arguments, such as a part of the
+/// names of the tests to run.
+type Choice = (&'static str, &'static [&'static str]);
 
-/// The suites, quick ones first: the first that notices a bug convicts it. None of them knows that
-/// bugs are planted.
-const SUITES: &[Choice] = &[("hapax-contract", "memory", &[]), ("hapax", "once", &[])];
+/// The suites, quick ones first: the first that detects a bug convicts it. The suites do not know
+/// about planted bugs.
+const SUITES: &[Choice] = &[("memory", &[]), ("once", &[])];
 
-/// The same for bugs in the Postgres store. All at once: mostly they wait for their server, and the
-/// first that fails is enough. Histories tell what the contract, case by case, would tell much
-/// later.
+/// The suites for bugs in the Postgres store. All run concurrently: they mostly wait for their
+/// server, and the first failure is enough. Random histories find these bugs much sooner than the
+/// cases of the contract.
 const POSTGRES_SUITES: &[Choice] = &[(
-    "hapax",
     "postgres",
     &[
         "--test-threads=8",
@@ -42,7 +45,7 @@ const POSTGRES_SUITES: &[Choice] = &[(
     ],
 )];
 
-/// A suite that takes longer hangs, which convicts as well.
+/// A suite that takes longer hangs, which also convicts.
 const SUITE_TIME_MAX: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
@@ -83,22 +86,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says so loudly if there is none.
+/// Whether PostgreSQL is available. Prints `SKIPPED` if not.
 fn has_postgres() -> bool {
     servers::Postgres::start().is_some()
 }
 
-/// Why no verdict would mean anything.
+/// Why the run has no meaningful verdict.
 struct Void(String);
 
 /// Tries each of these bugs, prints a row of the table for each, and returns those that no suite
-/// noticed.
+/// detected.
 fn try_bugs<'a>(choices: &[Choice], bugs: &[&'a str]) -> Result<Vec<&'a str>, Void> {
     if bugs.is_empty() {
         return Ok(Vec::new());
     }
     let suites = build(choices)?;
-    // Without a bug all is well; else a conviction would mean nothing.
+    // All suites must pass without a bug; otherwise a conviction would mean nothing.
     if let Some(Conviction { suite, by }) = suites.iter().find_map(|suite| suite.try_bug(None)) {
         return Err(Void(format!("without any bug, {suite} fails: {by}")));
     }
@@ -115,7 +118,7 @@ fn try_bugs<'a>(choices: &[Choice], bugs: &[&'a str]) -> Result<Vec<&'a str>, Vo
     Ok(acquitted)
 }
 
-/// A test binary with the bugs compiled in, and what it is told.
+/// A test binary with the bugs compiled in, and its arguments.
 struct Suite {
     name: String,
     executable: PathBuf,
@@ -124,69 +127,63 @@ struct Suite {
 
 struct Conviction {
     suite: String,
-    /// The first test that failed, or how else it went wrong.
+    /// The first test that failed, or another kind of failure.
     by: String,
 }
 
 /// Builds the suites with the bugs compiled in.
 fn build(choices: &[Choice]) -> Result<Vec<Suite>, Void> {
-    let mut suites = Vec::new();
-    for of_package in choices.chunk_by(|(a, ..), (b, ..)| a == b) {
-        let package = of_package[0].0;
-        let messages = compile(package, of_package)?;
-        for (_, name, arguments) in of_package {
-            let executable = executable(&messages, name)
-                .ok_or_else(|| Void(format!("cargo built no suite {name}")))?;
-            suites.push(Suite {
-                name: format!("{package}::{name}"),
-                executable,
-                arguments,
-            });
-        }
-    }
-    Ok(suites)
+    let messages = compile(choices)?;
+    let suite = |(name, arguments): &Choice| {
+        let executable = executable(&messages, name)
+            .ok_or_else(|| Void(format!("cargo built no suite {name}")))?;
+        Ok(Suite {
+            name: (*name).to_owned(),
+            executable,
+            arguments,
+        })
+    };
+    choices.iter().map(suite).collect()
 }
 
-/// What cargo says while it builds test binaries of one package.
-fn compile(package: &str, choices: &[Choice]) -> Result<String, Void> {
-    let mut names: Vec<_> = choices.iter().map(|(_, name, _)| *name).collect();
-    names.dedup();
+/// The messages of cargo while it builds the test binaries.
+fn compile(choices: &[Choice]) -> Result<String, Void> {
+    let features = std::env::var("HAPAX_FEATURES")
+        .map_err(|_| Void("HAPAX_FEATURES is not set: run ./check planted_bugs".to_owned()))?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args([
         "test",
         "--no-run",
         "--message-format=json",
-        "--all-features",
-        "--package",
-        package,
+        "--workspace",
+        "--locked",
     ]);
     command
-        .args(["--features", "hapax-core/planted"])
-        .args(names.iter().flat_map(|name| ["--test", name]));
+        .args(["--features", &format!("{features},hapax/planted")])
+        .args(choices.iter().flat_map(|(name, _)| ["--test", name]));
     let output = command
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| Void(format!("cargo does not start: {error}")))?;
     if !output.status.success() {
-        return Err(Void(format!("the suites of {package} do not build")));
+        return Err(Void("the suites do not build".to_owned()));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Where cargo says it put the test binary `name`.
+/// The path of the test binary `name` in cargo's messages.
 fn executable(messages: &str, name: &str) -> Option<PathBuf> {
-    let message = messages.lines().find(|line| {
-        line.contains(&format!(
-            "\"kind\":[\"test\"],\"crate_types\":[\"bin\"],\"name\":\"{name}\""
-        ))
-    })?;
+    let of_suite = format!("\"kind\":[\"test\"],\"crate_types\":[\"bin\"],\"name\":\"{name}\"");
+    let mut found = messages.lines().filter(|line| line.contains(&of_suite));
+    let message = found.next()?;
+    assert!(found.next().is_none(), "two suites are called {name}");
     let (_, rest) = message.split_once("\"executable\":\"")?;
     Some(rest.split('"').next()?.into())
 }
 
 impl Suite {
-    /// Runs the suite with this bug alive, or none, until a test fails.
+    /// Runs the suite with this bug active, or with none, until a test fails.
     fn try_bug(&self, bug: Option<&str>) -> Option<Conviction> {
         let mut command = Command::new(&self.executable);
         command
@@ -216,7 +213,7 @@ impl Suite {
                 Err(RecvTimeoutError::Disconnected) => break Some("ends early".to_owned()),
             }
         };
-        // One failure is enough. Whatever it has started ends with it.
+        // One failure is enough. Servers that the suite has started end with it.
         let _ = child.kill();
         let _ = child.wait();
         by.map(|by| Conviction {
@@ -226,11 +223,11 @@ impl Suite {
     }
 }
 
-/// The lines of an output, as they come.
+/// The lines of an output, as they arrive.
 fn lines(output: impl Read + Send + 'static) -> Receiver<String> {
     let (send, lines) = mpsc::channel();
     std::thread::spawn(move || {
-        // Nobody may want to know any more.
+        // The receiver may be gone.
         BufReader::new(output)
             .lines()
             .map_while(Result::ok)

@@ -1,4 +1,4 @@
-//! The plan: which step comes next, by chance and by what is there.
+//! The plan: chooses the next step at random, depending on the records.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,19 +9,19 @@ use hapax_core::record::Last;
 use hapax_core::store::{Change, Claim, Finish, Lifetime, ListQuery, Renewal};
 use hapax_core::{
     Answer, AttemptToken, Condition, Fence, Fingerprint, Head, Key, Principal, Put, RecordId,
-    RequestId, Scope, State, Timestamp,
+    RequestId, Scope, State, StateFilter, Timestamp,
 };
 
 use crate::random::Random;
 
 /// One step of a history.
 pub(super) struct Step {
-    /// What it is called in the tally.
+    /// Its name in the tally.
     pub(super) kind: &'static str,
     pub(super) act: Act,
 }
 
-/// What is done to both stores.
+/// The operation to perform on both stores.
 #[derive(Debug)]
 pub(super) enum Act {
     Put(Put),
@@ -33,16 +33,16 @@ pub(super) enum Act {
     Advance(Duration),
 }
 
-/// Makes up steps.
+/// Generates steps.
 pub(super) struct Planner {
     random: Random,
     seed: u64,
     records: Vec<Known>,
-    /// How many records there were so far.
+    /// How many records there have been so far.
     count: usize,
 }
 
-/// One of the records of a history, and the fences it has had.
+/// One of the records of a history, and its past fences.
 struct Known {
     id: RecordId,
     scope: Arc<Scope>,
@@ -69,8 +69,8 @@ enum Kind {
     Clock,
 }
 
-/// How often each kind of step is taken. The clock moves seldom enough for much to happen within
-/// one of its ticks.
+/// The weight of each kind of step. The clock moves rarely, so that much happens within one of its
+/// ticks.
 const KINDS: &[(usize, Kind)] = &[
     (14, Kind::Claim),
     (14, Kind::Takeover),
@@ -90,10 +90,10 @@ const KINDS: &[(usize, Kind)] = &[
 ];
 
 const RECORDS: usize = 5;
-/// Above the number of records that can be due: which of them a smaller limit would reach first,
-/// the contract leaves to the store.
+/// Larger than the number of records that can be due: the contract does not say which of them a
+/// smaller limit would reach first.
 const SWEEP_LIMIT: usize = 100;
-/// A lost attempt that a sweep wrote down has the default lifetime, so now and then days must pass.
+/// An attempt that a sweep marked as lost has the default lifetime, so now and then days must pass.
 const DAYS: u64 = 24 * 60 * 60 * 1_000;
 
 impl Planner {
@@ -113,7 +113,7 @@ impl Planner {
         self.records.iter().map(|known| known.id).collect()
     }
 
-    /// Takes note of the fences there are, to use them when they have become stale.
+    /// Remembers the current fences, to use them when they have become stale.
     pub(super) fn observe(&mut self, heads: &[Option<Head>]) {
         for (known, head) in self.records.iter_mut().zip(heads) {
             known.fences.extend(
@@ -124,8 +124,8 @@ impl Planner {
         }
     }
 
-    /// Now and then leaves a record behind for a new one. Some ends are for good, and a long
-    /// history must not run dry of beginnings.
+    /// Now and then replaces a record with a new one. Some ends are final, and a long history must
+    /// not run out of new records.
     pub(super) fn replaces_a_record(&mut self) -> bool {
         let replaces = self.random.percent(2);
         if replaces {
@@ -136,7 +136,7 @@ impl Planner {
         replaces
     }
 
-    /// `heads` are the records as they are, in the order of [`Planner::ids`].
+    /// The next step. `heads` are the current records, in the order of [`Planner::ids`].
     pub(super) fn next(&mut self, heads: &[Option<Head>], now: Timestamp) -> Step {
         let kind = self.random.weighted(KINDS);
         let at = self.random.below(RECORDS);
@@ -259,7 +259,7 @@ impl Planner {
         })
     }
 
-    /// Any change under any condition: mostly no transition at all.
+    /// Any change under any condition: mostly not a valid transition.
     fn stray_write(&mut self, at: usize, head: Option<&Head>) -> Step {
         let (fence, version) = (self.fence(at, head), self.version(head));
         let conditions = [
@@ -359,7 +359,7 @@ impl Planner {
         }
     }
 
-    /// Mostly the fence that is there; else one that was, or never was.
+    /// Mostly the current fence; otherwise an earlier or an invented one.
     fn fence(&mut self, at: usize, head: Option<&Head>) -> Fence {
         let stale = &self.records[at].fences;
         match head {
@@ -370,7 +370,7 @@ impl Planner {
         }
     }
 
-    /// Mostly the version that is there.
+    /// Mostly the current version.
     fn version(&mut self, head: Option<&Head>) -> u64 {
         let version = head.map_or(0, |head| head.version);
         if self.random.percent(80) {
@@ -381,7 +381,8 @@ impl Planner {
         }
     }
 
-    /// No record twice: how often one statement renews the same lease, the contract does not say.
+    /// Each record at most once: the contract does not say what happens if one call renews a lease
+    /// twice.
     fn renewals(&mut self, heads: &[Option<Head>]) -> Vec<Renewal> {
         let mut renewals = Vec::new();
         for (at, head) in heads.iter().enumerate() {
@@ -404,21 +405,21 @@ impl Planner {
     }
 
     fn list(&mut self) -> ListQuery {
-        let words = [
+        let states = [
             None,
-            Some("running"),
-            Some("completed"),
-            Some("failed"),
-            Some("retryable"),
-            Some("unknown"),
-            Some("expired"),
+            Some(StateFilter::Running),
+            Some(StateFilter::Completed),
+            Some(StateFilter::Failed),
+            Some(StateFilter::Retryable),
+            Some(StateFilter::Unknown),
+            Some(StateFilter::Expired),
         ];
         let after = self
             .random
             .percent(30)
             .then(|| self.random.pick(&self.ids()));
         ListQuery {
-            state: self.random.pick(&words),
+            state: self.random.pick(&states),
             after,
             limit: self.random.below(RECORDS + 1),
         }

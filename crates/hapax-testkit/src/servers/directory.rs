@@ -1,4 +1,4 @@
-//! A directory that is gone when its owner is, even if the owner was killed.
+//! A directory that is removed when its owner ends, even if the owner was killed.
 
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::process::run;
 
-/// Waits for the end of its input, which comes when the owner closes it or is no more, and removes
-/// the directory. More than once, because a server that is ending may still write there.
-const UNDERTAKER: &str = r#"
+/// Waits for the end of its input, which comes when the owner closes it or dies, and removes the
+/// directory. It tries more than once, because a server that is ending may still write there.
+const CLEANUP_SCRIPT: &str = r#"
 read -r nothing
 tries=0
 until rm -rf -- "$0" 2>/dev/null; do
@@ -32,7 +32,7 @@ impl Directory {
         Directory::under(&std::env::temp_dir())
     }
 
-    /// In memory, if there is room for a gigabyte; else on disk.
+    /// In memory if there is room for a gigabyte, otherwise on disk.
     pub(super) fn in_memory() -> Directory {
         let memory = Path::new("/dev/shm");
         let free = run(Command::new("df")
@@ -54,13 +54,13 @@ impl Directory {
     fn under(parent: &Path) -> Directory {
         let path = made(parent);
         let undertaker = Command::new("sh")
-            .args(["-c", UNDERTAKER])
+            .args(["-c", CLEANUP_SCRIPT])
             .arg(&path)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // An interrupt from the keyboard goes to the whole group, and must not take along the
-            // one who tidies up after it.
+            // An interrupt from the keyboard goes to the whole process group. It must not end the
+            // process that cleans up.
             .process_group(0)
             .spawn()
             .expect("there is a shell");
@@ -71,7 +71,7 @@ impl Directory {
         &self.path
     }
 
-    /// A file in it to which a server can write what it has to say.
+    /// Opens a file in it for the output of a server.
     pub(super) fn log(&self) -> File {
         File::options()
             .create(true)
@@ -80,7 +80,7 @@ impl Directory {
             .expect("a log file can be opened")
     }
 
-    /// The end of the log, for whoever has to find out why something failed.
+    /// The end of the log, for messages about failures.
     pub(super) fn log_tail(&self) -> String {
         let log = std::fs::read(self.log_path()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log[log.len().saturating_sub(4000)..]).into_owned();
@@ -103,7 +103,7 @@ impl Drop for Directory {
     }
 }
 
-/// A new directory that other users can pass through, because a server may have to run as one of
+/// Makes a new directory that other users can enter, because a server may have to run as one of
 /// them.
 fn made(parent: &Path) -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -116,7 +116,7 @@ fn made(parent: &Path) -> PathBuf {
         let path = parent.join(name);
         match DirBuilder::new().mode(0o755).create(&path) {
             Ok(()) => return path,
-            // Left by a process that had our number before us.
+            // Left by an earlier process with the same process id.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => panic!("{}: {error}", path.display()),
         }

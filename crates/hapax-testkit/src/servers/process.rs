@@ -1,4 +1,4 @@
-//! Processes that do not outlive this one.
+//! Server processes that end with this process.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,27 +14,27 @@ use std::time::{Duration, Instant};
 use super::directory::Directory;
 use super::port::{IN_USE, PORTS_MAX, Port};
 
-/// Long enough for a slow machine, short enough for a person: only a broken test waits so long.
+/// Long enough for a slow machine. Only a broken test waits this long.
 pub(super) const GUARD: Duration = Duration::from_secs(60);
 
-/// A server. Killed and reaped when dropped.
+/// A server process. Killed and reaped when dropped.
 pub(super) struct Process {
     child: Child,
 }
 
 impl Process {
-    /// Starts it as `user`. What it says goes to the log of its directory. `last_word` is the
-    /// signal it gets when this process ends.
+    /// Starts it as `user`. Its output goes to the log of its directory. `death_signal` is the signal
+    /// it gets when this process ends.
     pub(super) fn start(
         program: &Path,
         arguments: &[&OsStr],
         user: User,
-        last_word: &str,
+        death_signal: &str,
         directory: &Directory,
     ) -> Process {
         let mut command = Command::new("setpriv");
         command
-            .args(["--pdeathsig", last_word])
+            .args(["--pdeathsig", death_signal])
             .args(user.options())
             .arg("--")
             .arg(program)
@@ -54,13 +54,13 @@ impl Process {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child can be asked for")
     }
 
     pub(super) fn signal(&self, name: &str) {
-        // The id is still its own: nobody has reaped it.
+        // The id is still valid, since the process has not been reaped.
         signal(self.id(), name);
     }
 
@@ -84,7 +84,7 @@ impl Drop for Process {
     }
 }
 
-/// By the command, since the system call would need unsafe code.
+/// Uses the command, since the system call would need unsafe code.
 pub(super) fn signal(id: u32, name: &str) {
     drop(
         Command::new("kill")
@@ -94,11 +94,11 @@ pub(super) fn signal(id: u32, name: &str) {
     );
 }
 
-/// Asks again and again, since other processes cannot be waited for.
+/// Polls, since there is no event to wait for from processes that are not children.
 ///
 /// # Panics
 ///
-/// When it does not come true in a minute.
+/// If the predicate does not hold within a minute.
 pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + GUARD;
     while !is_so() {
@@ -110,12 +110,12 @@ pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a server on a port, and on another if somebody took that one. Returns when it takes
+/// Starts a server on a port, or on another if that one is in use. Returns when it accepts
 /// connections.
 ///
 /// # Panics
 ///
-/// When it does not start, with its log.
+/// If it does not start; the message has its log.
 pub(super) fn listening(
     name: &str,
     directory: &Directory,
@@ -143,7 +143,7 @@ pub(super) fn listening(
 ///
 /// # Errors
 ///
-/// When it fails: with what it said about it.
+/// If it fails: its output.
 pub(super) fn run(command: &mut Command) -> Result<String, String> {
     let output = command
         .stdin(Stdio::null())
@@ -156,13 +156,13 @@ pub(super) fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Starts a child from a thread that lives as long as the process. What the system calls the death
-/// of the parent is the death of the *thread* that started the child, and a test's thread ends with
-/// the test, while others still use the server.
+/// Starts a child from a thread that lives as long as the process. The system's signal for the
+/// death of the parent is sent when the *thread* that started the child ends. A test's thread ends
+/// with the test, while other tests may still use the server.
 fn born(command: Command) -> io::Result<Child> {
     type Birth = (Command, Sender<io::Result<Child>>);
-    static MOTHER: OnceLock<Mutex<Sender<Birth>>> = OnceLock::new();
-    let mother = MOTHER.get_or_init(|| {
+    static SPAWNER: OnceLock<Mutex<Sender<Birth>>> = OnceLock::new();
+    let mother = SPAWNER.get_or_init(|| {
         let (sender, births) = channel::<Birth>();
         thread::spawn(move || {
             births
@@ -180,15 +180,15 @@ fn born(command: Command) -> io::Result<Child> {
     child.recv().expect("every birth is answered")
 }
 
-/// Whom a server runs as. Most refuse to run as root, and there is no need to.
+/// The user that a server runs as. Most servers refuse to run as root.
 #[derive(Clone, Copy)]
 pub(super) struct User {
-    /// Who to become, if we are root; else we stay who we are.
+    /// The user and group to switch to if this process is root; otherwise `None`.
     ids: Option<(u32, u32)>,
 }
 
 impl User {
-    /// Ourselves, or the first of these there is, if we are root.
+    /// The current user; if that is root, the first of these users that exists.
     pub(super) fn other_than_root(names: &[&str]) -> User {
         if own_id() != 0 {
             return User { ids: None };
@@ -201,12 +201,12 @@ impl User {
         }
     }
 
-    /// The id that its files have.
+    /// The id of the owner of its files.
     pub(super) fn id(self) -> u32 {
         self.ids.map_or_else(own_id, |(user, _)| user)
     }
 
-    /// Gives it a file or directory.
+    /// Makes this user the owner of a file or directory.
     pub(super) fn give(self, path: &Path) {
         if let Some((user, group)) = self.ids {
             chown(path, Some(user), Some(group)).expect("root can give away its files");

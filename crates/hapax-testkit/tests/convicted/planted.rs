@@ -1,4 +1,4 @@
-//! A store with one bug of choice; without one it is as good as the reference store.
+//! A store with one selectable bug. Without a bug it behaves like the reference store.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -122,7 +122,7 @@ impl Planted {
         Ok(self.tamper(current, &put, head))
     }
 
-    /// What the judgement is told instead of the truth.
+    /// Changes the inputs of the judgement, according to the bug.
     fn pretend(&self, current: Option<Head>, mut put: Put) -> (Option<Head>, Put) {
         let now = self.clock.now();
         let Some(mut head) = current else {
@@ -177,7 +177,7 @@ impl Planted {
         (Some(head), put)
     }
 
-    /// What is written instead of what was judged.
+    /// Changes the result of the judgement before it is written, according to the bug.
     fn tamper(&self, current: Option<&Record>, put: &Put, mut head: Head) -> Record {
         let mut answer = put.change.answer().cloned();
         let before = current.map(|record| &record.head);
@@ -325,7 +325,7 @@ impl Planted {
         log
     }
 
-    /// Removes entries that are too old, as the bug sees it.
+    /// Removes entries that are too old, with the bug applied.
     fn sweep_log(&self, inside: &mut Inside, limit: usize) -> usize {
         let kept_for = match self.bug {
             Bug::LogNeverAges => return 0,
@@ -349,7 +349,8 @@ impl Planted {
         if self.is(Bug::AnswersOutliveRetention) {
             return Some(Record { head, answer });
         }
-        // What `forget` should have erased is not hidden here.
+        // Only retention hides an answer here. An answer that `forget` failed to erase stays
+        // visible.
         let is_over = head.state_at(self.clock.now()) != head.state && head.state != State::Running;
         Some(Record {
             head: head.at(self.clock.now()),
@@ -381,7 +382,7 @@ impl Planted {
         true
     }
 
-    /// What is due, as the bug sees it.
+    /// What is due, with the bug applied.
     fn due(&self, head: &Head) -> Option<Due> {
         let now = self.clock.now();
         let mut head = head.clone();
@@ -464,7 +465,7 @@ impl Store for Planted {
                 .range((from, Bound::Unbounded))
                 .map(|(_, record)| record.head.clone().at(now));
             Ok(heads
-                .filter(|head| state.is_none_or(|word| head.state.is_called(word)))
+                .filter(|head| state.is_none_or(|filter| filter.matches(head.state)))
                 .take(query.limit)
                 .collect())
         })

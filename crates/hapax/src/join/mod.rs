@@ -1,26 +1,54 @@
-//! Joining: an attempt that ends in the transaction of its own effect. Both commit, or neither
-//! does.
+//! Joining: completing a record in the transaction of its effect. Both commit, or neither does.
 //!
-//! On a route of [`Mode::Transaction`], whose store keeps its records in the database of the
-//! effects, a handler ends with [`Operation::finish`]. That completes the record inside the
-//! handler's transaction, under the attempt's fence, and commits: an attempt that has lost its
-//! fence cannot commit its effect. The layer then finds the record complete, and only sends the
-//! answer.
+//! A handler can join on a route of [`Mode::Transaction`] whose store keeps its records in the same
+//! database as the effects. The handler ends with [`Operation::finish`], which completes the record
+//! inside the handler's transaction, under the attempt's fence, and commits. So an attempt that has
+//! lost its fence cannot commit its effect. The layer then finds the record complete, and only
+//! sends the answer.
+//!
+//! ```no_run
+//! # #[cfg(all(feature = "axum", feature = "sqlx-0_9-postgres"))] mod example {
+//! use axum::extract::State;
+//! use axum::routing::post;
+//! use axum::Router;
+//! use hapax::join::{FinishError, Kept};
+//! use hapax::{GuardError, Hapax, Operation};
+//!
+//! // `hapax` was made by `Hapax::postgres(url)`, on the database of the pool.
+//! fn app(hapax: &Hapax, pool: sqlx::PgPool) -> Result<Router, GuardError> {
+//!     let guard = hapax.guard().required().transaction().anonymous().build()?;
+//!     Ok(Router::new().route("/orders", post(place)).route_layer(guard).with_state(pool))
+//! }
+//!
+//! async fn place(
+//!     operation: Operation,
+//!     State(pool): State<sqlx::PgPool>,
+//!     item: String,
+//! ) -> Result<Kept, FinishError<sqlx::Error>> {
+//!     let mut tx = pool.begin().await.map_err(FinishError::RolledBack)?;
+//!     let insert = sqlx::query("INSERT INTO orders (item) VALUES ($1)").bind(&item);
+//!     insert.execute(&mut *tx).await.map_err(FinishError::RolledBack)?;
+//!     operation.finish(tx, hapax::Answer::new(201, item)).await
+//! }
+//! # }
+//! ```
+//!
+//! Customised: where other code commits, [`Operation::join`] completes the record and leaves the
+//! commit to that code.
 //!
 //! | What the handler does | What becomes of it |
 //! |---|---|
-//! | finishes | effect and record are there; everybody gets the stored answer |
-//! | returns a 2xx or 3xx without finishing | 502 `not-joined`, held as unknown, an alarm: nobody can vouch for the effect |
-//! | returns a 4xx without finishing | kept, as anywhere |
+//! | finishes | effect and record are committed; every caller gets the stored answer |
+//! | returns a 2xx or 3xx without finishing | 502 `not-joined`, held as unknown, an alarm: the store cannot tell whether the effect took place |
+//! | returns a 4xx without finishing | kept, as in every mode |
 //! | returns an error, or panics, without finishing | nothing was committed; a repeat runs again |
-//! | finishes, then fails, panics, or answers something else | the stored answer is sent all the same |
+//! | finishes, then fails, panics, or answers something else | the stored answer is sent anyway |
 //! | joins, then rolls back | as if it had not joined |
-//! | finishes twice | the second transaction fails, with whatever else it did |
-//! | is dropped while it finishes | its database decides, and the layer asks it |
+//! | finishes twice | the second transaction fails, with everything else it did |
+//! | is dropped while it finishes | the database decides, and the layer asks it |
 //!
-//! Any driver will do that can run a statement: see [`Session`] and [`Transaction`]. A file of this
-//! module for each that is known already, behind a feature that is named after it and its major
-//! version.
+//! Any driver that can run a statement works: see [`Session`] and [`Transaction`]. This module has
+//! a file for each supported driver, behind a feature named after the driver and its major version.
 
 #[cfg(feature = "diesel-async-0_9")]
 pub mod diesel_async;
@@ -53,53 +81,63 @@ use tokio::time::Instant;
 use crate::middleware::{BoxError, kept};
 use crate::once::{Joined, Operation};
 
-/// Somebody's own connection, inside a transaction that they have begun.
+/// The user's connection, inside a transaction that the user has begun.
 ///
-/// Nothing here is `Send` by itself: whether the futures are depends on the driver's.
+/// The traits do not require `Send`: whether the futures are `Send` depends on the driver.
+#[diagnostic::on_unimplemented(
+    message = "hapax cannot complete a record on `{Self}`",
+    label = "this is no connection inside a transaction that hapax knows",
+    note = "turn on the feature of hapax for your driver: tokio-postgres-0_7, sqlx-0_9-postgres, sqlx-0_9-sqlite, diesel-async-0_9, sea-orm-2 or rusqlite-0",
+    note = "the feature names the driver's major version: a transaction of another version is another type (see docs/transaction.md)"
+)]
 #[expect(
     async_fn_in_trait,
     reason = "the futures of one driver are sent between threads and those of another are not"
 )]
 pub trait Session {
-    /// What the driver fails with.
+    /// The driver's error.
     type Error: Error + Send + Sync + 'static;
 
-    /// Which database it speaks to.
+    /// The kind of database it is connected to.
     fn dialect(&self) -> Dialect;
 
-    /// How many transactions are open here, each within the one before, where the driver counts
-    /// them.
+    /// The number of nested transactions that are open, if the driver counts them.
     fn depth(&mut self) -> Option<usize> {
         None
     }
 
-    /// Runs the statement and returns the number in its only row, where it has one.
+    /// Runs the statement and returns the number in its only row, if there is a row.
     async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Self::Error>;
 
-    /// What the database called the error: the SQLSTATE of Postgres, or the message of SQLite.
-    /// `None` if it was not the database that spoke.
+    /// The database's code for the error: the SQLSTATE of Postgres, or the message of SQLite.
+    /// `None` if the error did not come from the database.
     fn code(error: &Self::Error) -> Option<String>;
 }
 
-/// A transaction that can be committed here.
+/// A transaction that this crate can commit.
+#[diagnostic::on_unimplemented(
+    message = "hapax cannot complete a record on `{Self}`",
+    label = "this is no transaction that hapax knows",
+    note = "turn on the feature of hapax for your driver: tokio-postgres-0_7, sqlx-0_9-postgres, sqlx-0_9-sqlite, diesel-async-0_9, sea-orm-2 or rusqlite-0",
+    note = "the feature names the driver's major version: a transaction of another version is another type (see docs/transaction.md)"
+)]
 #[expect(async_fn_in_trait, reason = "as in `Session`")]
 pub trait Transaction: Session + Sized {
-    /// Whether a commit is that of everything, or refused in a transaction within another. If it
-    /// may be that of a part, the layer asks the store whether the whole has committed, which costs
-    /// one more round trip.
+    /// Whether `commit` always commits the outermost transaction, or fails inside a nested one. If
+    /// it may commit only a nested one, the layer asks the store whether the whole transaction has
+    /// committed, which costs one more round trip.
     const ENDS_ALL: bool = true;
 
     /// Commits.
     async fn commit(self) -> Result<(), Self::Error>;
 
-    /// Whether a commit that failed with this has certainly not taken place: the database itself
-    /// said so, and lives on.
+    /// Whether this error proves that the commit did not take place: the database itself reported
+    /// it, and is still running.
     fn is_rolled_back(_error: &Self::Error) -> bool {
         false
     }
 
-    /// Runs the statement and commits. One after the other, unless the driver can send both at
-    /// once.
+    /// Runs the statement and commits, one after the other unless the driver can send both at once.
     async fn run_and_commit(mut self, statement: &Statement) -> Committed<Self::Error> {
         match self.run(statement).await {
             Err(error) => Committed::No(error),
@@ -112,7 +150,7 @@ pub trait Transaction: Session + Sized {
     }
 }
 
-/// So that a session can be lent.
+/// Lets a session be borrowed.
 impl<S: Session> Session for &mut S {
     type Error = S::Error;
 
@@ -133,26 +171,27 @@ impl<S: Session> Session for &mut S {
     }
 }
 
-/// What became of a transaction.
+/// The result of committing a transaction.
 #[derive(Debug)]
 pub enum Committed<E> {
-    /// It has committed; what the statement returned.
+    /// It has committed; the statement returned this number.
     Yes(Option<i64>),
-    /// The statement failed, before a commit was sent or so that it could not take place.
+    /// It has not committed: the statement failed before the commit was sent, or made the commit
+    /// impossible.
     No(E),
-    /// The commit was sent, and no answer came.
+    /// The commit was sent and no reply came.
     Unclear(E),
 }
 
-/// An answer that is to be kept: an [`Answer`], a whole [`Response`], and with the feature `axum`
-/// whatever a handler may return. `M` only tells these apart, and is never written.
+/// An answer to keep: an [`Answer`], a whole [`Response`], or, with the feature `axum`, any value a
+/// handler may return. `M` only distinguishes these implementations; callers never write it.
 #[expect(async_fn_in_trait, reason = "as in `Session`")]
 pub trait IntoAnswer<M = ()> {
-    /// It as a whole response. An error means that it could not be read.
+    /// Converts it to a whole response. An error means that the body could not be read.
     async fn into_answer(self) -> Result<Response<Bytes>, BoxError>;
 }
 
-/// An [`IntoAnswer`] by way of HTTP.
+/// Marks the [`IntoAnswer`] implementations for HTTP responses.
 #[derive(Debug)]
 pub enum ByHttp {}
 
@@ -201,8 +240,8 @@ where
     Ok(Response::from_parts(parts, body))
 }
 
-/// What a handler returns that has finished: its answer. The layer sends what was stored, which is
-/// the same.
+/// The return value of a handler that has finished: its answer. The layer sends the stored answer,
+/// which is the same.
 #[derive(Clone, Debug)]
 pub struct Kept(Response<Bytes>);
 
@@ -220,32 +259,34 @@ impl axum::response::IntoResponse for Kept {
     }
 }
 
-/// Why an attempt did not finish. Nothing of its transaction is there, unless it is
-/// [`Unclear`](FinishError::Unclear) or there [was none](FinishError::NoTransaction).
+/// Why an attempt did not finish. Nothing of its transaction was committed, except with
+/// [`Unclear`](FinishError::Unclear), where that is not known, and
+/// [`NoTransaction`](FinishError::NoTransaction), where there was no transaction.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FinishError<E> {
-    /// The attempt no longer owns its record: it was taken over, settled or given up. Somebody
-    /// else's outcome counts.
+    /// The attempt no longer owns its record, which was taken over, settled or given up. Another
+    /// outcome counts.
     FencedOut,
-    /// It has finished before, and the first time counts.
+    /// The attempt has already finished, and the first time counts.
     FinishedAlready,
-    /// The route's mode is another, or its store cannot take part in a transaction of a caller's.
+    /// The route's mode is not `Transaction`, or its store cannot take part in a caller's
+    /// transaction.
     NotATransactionRoute,
-    /// The transaction is in a database of another kind than the store's.
+    /// The transaction is in another kind of database than the store.
     AnotherDatabase,
-    /// No transaction is open. Whatever was done has committed by itself, and nobody can vouch for
-    /// it: the attempt is held as not joined.
+    /// No transaction is open. Everything the handler did has committed on its own, and the store
+    /// cannot tell whether the effect is complete: the attempt is held as not joined.
     NoTransaction,
-    /// The transaction is one within another, and its end would commit nothing:
+    /// The transaction is nested in another, and ending it would commit nothing:
     /// [`join`](Operation::join) here, and commit the outermost.
     Nested,
     /// The answer could not be read to its end.
     Answer(BoxError),
-    /// The driver failed, and the transaction did not commit.
+    /// The driver failed, and the transaction was not committed.
     RolledBack(E),
-    /// The commit was sent and no answer came, and the store cannot be asked what became of it. The
-    /// layer goes on asking: return this as an error.
+    /// The commit was sent and no reply came, and the store cannot be asked what became of it. The
+    /// layer continues to ask: return this as an error.
     Unclear(E),
 }
 
@@ -255,7 +296,9 @@ impl<E: fmt::Display> fmt::Display for FinishError<E> {
             FinishError::FencedOut => f.write_str("this attempt has lost its fence: another one's outcome counts"),
             FinishError::FinishedAlready => f.write_str("this operation has finished already, and the first time counts"),
             FinishError::NotATransactionRoute => {
-                f.write_str("the route's mode is not transaction, so that nothing can finish in a transaction of its own")
+                f.write_str(
+                    "nothing can finish in a transaction here: the route's mode is not transaction, or its store is not in a database",
+                )
             }
             FinishError::AnotherDatabase => f.write_str("the transaction is not in the database of the store"),
             FinishError::NoTransaction => f.write_str(
@@ -281,16 +324,27 @@ impl<E: Error + 'static> Error for FinishError<E> {
     }
 }
 
+/// 500, and the error in the log: nothing was committed, or the layer asks the store, so that a
+/// repeat is safe.
+#[cfg(feature = "axum")]
+impl<E: Error + 'static> axum::response::IntoResponse for FinishError<E> {
+    fn into_response(self) -> axum::response::Response {
+        let cause = crate::once::because(&self);
+        tracing::error!(cause, "a handler could not finish its operation");
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    }
+}
+
 impl Operation {
     /// Completes the record in this transaction, and commits both.
     ///
-    /// If the answer to the commit is lost, the store is asked what became of it: the truth is
-    /// returned, and no guess.
+    /// If the reply to the commit is lost, the store is asked what became of it, so the result is
+    /// not a guess.
     ///
     /// # Errors
     ///
-    /// When the attempt has lost its fence or finished before, and when the driver fails. Then
-    /// nothing of the transaction is there: see [`FinishError`].
+    /// When the attempt has lost its fence or has already finished, and when the driver fails. Then
+    /// nothing of the transaction is committed: see [`FinishError`].
     pub async fn finish<T: Transaction, M>(
         &self,
         mut transaction: T,
@@ -306,7 +360,7 @@ impl Operation {
             return Err(FinishError::Nested);
         }
         match transaction.run_and_commit(&statement).await {
-            // What is not certain yet the layer finds out.
+            // The commit may have been a nested one: the layer asks the store.
             Committed::Yes(_) if !T::ENDS_ALL => Ok(kept),
             Committed::Yes(now) => {
                 self.note_joined(&put, statement.now.unwrap_or_else(|| micros(now)));
@@ -317,15 +371,15 @@ impl Operation {
         }
     }
 
-    /// Completes the record in this session's transaction and leaves the commit to its owner: for
-    /// drivers that commit by themselves at the end of a closure. What counts is the commit: before
-    /// it nothing is there, and the layer looks for itself.
+    /// Completes the record in this session's transaction and leaves the commit to the caller: for
+    /// drivers that commit at the end of a closure. The record becomes complete with the commit,
+    /// and the layer checks it in the store.
     ///
     /// # Errors
     ///
-    /// As [`finish`](Operation::finish). Postgres then lets the transaction only be rolled back;
-    /// SQLite has rolled it back already, and whatever is run on the session after that is outside
-    /// of it: run nothing.
+    /// As [`finish`](Operation::finish). After an error, Postgres only allows the transaction to be
+    /// rolled back. SQLite has rolled it back already: run nothing more on the session, as it would
+    /// be outside the transaction.
     pub async fn join<S: Session, M>(
         &self,
         session: &mut S,
@@ -338,7 +392,7 @@ impl Operation {
         Ok(kept)
     }
 
-    /// [`finish`](Operation::finish) for drivers that block, such as rusqlite: inside
+    /// [`finish`](Operation::finish) for blocking drivers, such as rusqlite. Call it inside
     /// `tokio::task::spawn_blocking`.
     ///
     /// # Errors
@@ -356,12 +410,13 @@ impl Operation {
         tokio::runtime::Handle::current().block_on(self.finish(transaction, answer))
     }
 
-    /// What is to be written, and how it is said in the caller's transaction.
+    /// Makes the write, and the statement for it in the caller's transaction.
     async fn prepare<S: Session, M>(
         &self,
         session: &mut S,
         answer: impl IntoAnswer<M>,
     ) -> Result<Prepared, FinishError<S::Error>> {
+        self.begin_step();
         let (policy, store) = (self.policy(), self.store());
         if session.depth() == Some(0) {
             self.note_outside();
@@ -372,11 +427,11 @@ impl Operation {
             .filter(|_| policy.mode == Mode::Transaction)
             .ok_or(FinishError::NotATransactionRoute)?;
         let response = answer.into_answer().await.map_err(FinishError::Answer)?;
-        // No driver sends more, and one that fails to must not have sent the commit behind it.
+        // No driver can send more, and a driver that fails must not already have sent the commit.
         let answer = kept(&response, policy)
             .filter(|answer| answer.encoded_len() <= ANSWER_BYTES_MAX)
             .map(|answer| answer.under(policy.answer_version.as_deref()));
-        // Without room in the principal's quota only the mark is written that the effect is done.
+        // Without room in the principal's quota, the record only says that the effect is done.
         let (answer, room) = match answer.map(|answer| {
             (
                 store.reserve_bytes(self.scope(), answer.encoded_len()),
@@ -417,9 +472,9 @@ impl Operation {
         })
     }
 
-    /// Finds out what became of a commit whose answer was lost, by ending the attempt as one that
-    /// did not count. Whichever of the two comes first in the database excludes the other: if this
-    /// wins, the commit did not take place and no longer can.
+    /// Finds out what became of a commit whose reply was lost, by trying to end the attempt as
+    /// released. The database lets only one of the two writes happen: if this one wins, the commit
+    /// did not take place and no longer can.
     async fn resolve<E>(&self, put: Put, error: E) -> Result<(), FinishError<E>> {
         let Change::Finish(finish) = &put.change else {
             return Err(FinishError::Unclear(error));
@@ -452,11 +507,11 @@ impl Operation {
                             self.note_joined(&put, record.head.finished_at);
                             Ok(())
                         }
-                        // By another transaction of the same attempt.
+                        // Completed by another transaction of the same attempt.
                         Some((State::Completed | State::Failed, _)) => {
                             Err(FinishError::FinishedAlready)
                         }
-                        // By an earlier try of this one.
+                        // Released by an earlier try of this loop.
                         Some((State::Retryable, _)) => Err(FinishError::RolledBack(error)),
                         _ => Err(FinishError::FencedOut),
                     };
@@ -477,10 +532,10 @@ impl Operation {
     }
 }
 
-/// The largest answer that goes through a statement.
+/// The largest answer that is sent as a parameter of a statement.
 const ANSWER_BYTES_MAX: usize = 512 << 20;
 
-/// Between two questions to a store that is away.
+/// The pause between two questions to an unavailable store.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 
 struct Prepared {
@@ -494,7 +549,7 @@ fn micros(now: Option<i64>) -> Timestamp {
     Timestamp::from_micros(now.unwrap_or_default().unsigned_abs())
 }
 
-/// Why the statement failed. It took its transaction along.
+/// Why the statement failed. Its failure also ended the transaction.
 fn refused<S: Session + ?Sized>(error: S::Error) -> FinishError<S::Error> {
     match S::code(&error) {
         Some(code) if code.starts_with(FENCED_OUT) => FinishError::FencedOut,

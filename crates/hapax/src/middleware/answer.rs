@@ -5,7 +5,7 @@ use hapax_core::answer::Answer;
 use hapax_core::policy::Policy;
 use hapax_core::record::Head;
 use hapax_core::request_id::RequestId;
-use http::header::{AGE, CONNECTION, CONTENT_LENGTH, DATE, SET_COOKIE};
+use http::header::{AGE, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 
@@ -17,43 +17,42 @@ use super::fields::{
 use super::request_id::REQUEST_ID;
 use crate::observe::Source;
 
-/// The trace in which a replayed answer was made: what the inner service said of it in the field
-/// `Hapax-Trace` when it made the answer. In the extensions of a replay, and nowhere else: the
-/// field itself is kept with the answer and sent to nobody.
+/// The trace in which a replayed answer was made: the value of the field `Hapax-Trace` that the
+/// inner service sent with the answer. Present only in the extensions of a replay. The field is
+/// kept with the answer and sent to no caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(pub HeaderValue);
 
-/// The id of the request that a replayed answer was made for. In the extensions of a replay, whose
-/// own id is another one.
+/// The id of the request for which a replayed answer was made. In the extensions of a replay, whose
+/// request has another id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginalRequestId(pub RequestId);
 
-/// What an inner service that proxies puts into the extensions of a response whose body has no
-/// other end than that of its connection: whether a byte is missing cannot be told, so that it is
-/// not kept unless the policy [says so](Policy::keep_close_delimited).
+/// Marks a response whose body ends only with its connection. An inner service that proxies puts it
+/// into the response's extensions. Missing bytes cannot be detected in such a body, so it is not
+/// kept unless the policy [allows it](Policy::keep_close_delimited).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseDelimited;
 
-/// A response body, read as far as it may be kept.
+/// A response body, read up to the largest size that may be kept.
 pub(super) enum Collected {
-    /// All of it.
+    /// The whole body.
     Whole {
         body: Bytes,
         trailers: Option<HeaderMap>,
     },
-    /// Too large to keep: what was read, and the rest.
+    /// Too large to keep: the part that was read, followed by the rest.
     Over(Body),
 }
 
-/// Reads a body up to `bytes_max`. An error means that the answer is not complete, and never will
-/// be.
+/// Reads a body up to `bytes_max`. An error means that the answer is incomplete for good.
 pub(super) async fn collect<B>(mut body: B, bytes_max: usize) -> Result<Collected, BoxError>
 where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
-    // A copy, not a view: a view would keep the whole buffer it was read into alive for as long as
-    // the answer is kept.
+    // Copy the data: a view would keep alive the whole buffer it was read into, for as long as the
+    // answer is kept.
     let (mut read, mut trailers) = (BytesMut::new(), None);
     while let Some(frame) = body.frame().await {
         match frame.map_err(Into::into)?.into_data() {
@@ -78,8 +77,36 @@ pub(super) fn wants_keeping(headers: &HeaderMap) -> bool {
         .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"no"))
 }
 
+/// Media types of answers that are read while they are written, and may never end.
+const STREAMS: [&str; 8] = [
+    "text/event-stream",
+    "application/x-ndjson",
+    "application/ndjson",
+    "application/x-jsonlines",
+    "application/jsonlines",
+    "application/jsonl",
+    "application/json-seq",
+    "multipart/x-mixed-replace",
+];
+
+/// Whether an answer is a stream, which is to be sent as it comes: it says so by its media type,
+/// and not how long it is.
+pub(super) fn is_stream(headers: &HeaderMap, body: &impl http_body::Body) -> bool {
+    let Some(media_type) = headers
+        .get(CONTENT_TYPE)
+        .and_then(|line| line.to_str().ok())
+    else {
+        return false;
+    };
+    let essence = media_type.split(';').next().unwrap_or_default().trim();
+    body.size_hint().exact().is_none()
+        && STREAMS
+            .iter()
+            .any(|stream| stream.eq_ignore_ascii_case(essence))
+}
+
 /// Whether a field is never kept with an answer, whatever the policy: it concerns one connection or
-/// one moment, or only Hapax says it.
+/// one moment, or is reserved for Hapax.
 pub fn is_never_kept(name: &HeaderName) -> bool {
     matches!(*name, DATE | AGE)
         || *name == REQUEST_ID
@@ -87,7 +114,7 @@ pub fn is_never_kept(name: &HeaderName) -> bool {
         || is_ours_in_answer(name)
 }
 
-/// What of a response is kept. `docs/http.md` publishes the list of what is not.
+/// The parts of a response that are kept. `docs/http.md` lists the fields that are not.
 pub(super) fn keep(
     status: StatusCode,
     headers: &HeaderMap,
@@ -98,7 +125,7 @@ pub(super) fn keep(
     let named_by_connection = connection_options(headers);
     let is_kept = |name: &HeaderName, value: &HeaderValue| match *name {
         SET_COOKIE => policy.replay_cookies,
-        // One that does not tell the truth would break the replay.
+        // A wrong length would break the replay.
         CONTENT_LENGTH => {
             value.to_str().ok().and_then(|length| length.parse().ok()) == Some(body.len())
         }
@@ -115,7 +142,7 @@ pub(super) fn keep(
         .collect()
     };
     let mut kept = fields(headers);
-    // Ours, and so not among the fields that are kept by the rule; only `replay` reads it.
+    // The loop above skips fields of Hapax. This one is kept for `replay`, which alone reads it.
     if let Some(trace) = headers.get(TRACE) {
         kept.push((
             TRACE.as_str().to_owned(),
@@ -130,7 +157,7 @@ pub(super) fn keep(
     }
 }
 
-/// What of a whole response is kept, if anything is.
+/// The parts of a whole response that are kept, or `None` if the response is not kept.
 pub(crate) fn kept(response: &Response<Bytes>, policy: &Policy) -> Option<Answer> {
     let is_kept = policy.keep_answers
         && wants_keeping(response.headers())
@@ -146,8 +173,9 @@ pub(crate) fn kept(response: &Response<Bytes>, policy: &Policy) -> Option<Answer
     })
 }
 
-/// Takes off a length that is not the body's: whoever reads by it would take the next answer for a
-/// part of this one. Without a body it may be that of one which was not asked for.
+/// Removes a `Content-Length` that differs from the body: a client would read part of the next
+/// answer as part of this one. Without a body the length is left, as it may describe a body that
+/// was not asked for.
 pub(super) fn mend_length(headers: &mut HeaderMap, body: &Bytes) {
     let is_true = |length: &HeaderValue| {
         length.to_str().ok().and_then(|length| length.parse().ok()) == Some(body.len())
@@ -168,8 +196,8 @@ fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
-/// The stored answer, sent again. `body` is its body, with whatever it holds on to. Where it came
-/// from is left in the extensions.
+/// The stored answer as the response of a replay. `body` is the answer's body, which may hold a
+/// reservation. The source of the replay is put into the extensions.
 pub(super) fn replay(head: &Head, answer: &Answer, body: Bytes, source: Source) -> Response<Body> {
     let mut response = stored_with(answer, body);
     response.extensions_mut().insert(source);
@@ -185,13 +213,13 @@ pub(super) fn replay(head: &Head, answer: &Answer, body: Bytes, source: Source) 
     response
 }
 
-/// Left in the extensions of a response that its work had stored in the transaction of its effect:
-/// the first caller's, whatever the work returned after that.
+/// In the extensions of the first caller's response if it is the answer that the work stored in the
+/// transaction of its effect, whatever the work returned afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FromTransaction;
 
-/// The stored answer, sent to the first caller because it was stored with the effect. Cookies that
-/// came with the same answer are still for them.
+/// The answer stored with the effect, for the first caller. Cookies of the live response are added
+/// if that response has the same status.
 pub(super) fn first(head: &Head, answer: &Answer, live: Option<Response<Body>>) -> Response<Body> {
     let mut response = stored(answer);
     let is_same = |live: &Response<Body>| live.status() == response.status();
@@ -208,7 +236,7 @@ pub(super) fn first(head: &Head, answer: &Answer, live: Option<Response<Body>>) 
     response
 }
 
-/// The response that an answer was.
+/// The response that an answer was made from.
 pub(super) fn stored(answer: &Answer) -> Response<Body> {
     stored_with(answer, answer.body.clone())
 }
@@ -226,8 +254,8 @@ fn stored_with(answer: &Answer, body: Bytes) -> Response<Body> {
     response
 }
 
-/// The first caller's answer: what the inner service said, without words that are ours to say, and
-/// with ours.
+/// Prepares the first caller's headers: removes fields that only Hapax may set, and sets Hapax's
+/// own.
 pub(super) fn mark_first(headers: &mut HeaderMap, head: &Head) {
     strip_ours(headers);
     if head.kept {
@@ -257,7 +285,7 @@ fn note_expiry(headers: &mut HeaderMap, head: &Head) {
 fn fields(stored: &[(String, Bytes)]) -> HeaderMap {
     let mut map = HeaderMap::with_capacity(stored.len());
     for (name, value) in stored {
-        // What was a header when it was stored is one now.
+        // These were valid header fields when they were stored.
         if let (Ok(name), Ok(value)) = (
             HeaderName::try_from(name.as_str()),
             HeaderValue::from_bytes(value),

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::key::Key;
+#[cfg(feature = "axum")]
+use hapax_core::policy::Policy;
 use hapax_core::policy::{KeyRule, KeySource, Part};
 use hapax_core::rejection::Rejection;
 use hapax_core::request_id::RequestId;
@@ -24,26 +26,26 @@ use tracing::Instrument;
 use super::body::Body;
 use super::buffered::{Buffered, Stopped};
 use super::fields::IDEMPOTENCY_STATUS;
-use super::layer::Shared;
+use super::guard::{PrincipalSource, Shared};
 use super::peer::{Peer, Unverified};
 use super::request::Ask;
 use super::request_id::{REQUEST_ID, request_id, value};
-use super::source::Told;
-use super::{BoxError, answer, problem, request, work};
+use super::source::RequestData;
+use super::{BoxError, answer, request, work};
 use crate::observe::{Event, Subject};
 use crate::once::{Call, Counted, Operation, Reply, UnverifiedCall};
 
 /// A service whose guarded requests have one effect per key. Made by
-/// [`IdempotencyLayer`](super::IdempotencyLayer).
+/// [`Guard`](super::Guard).
 #[derive(Clone)]
 pub struct Idempotency<S> {
     inner: S,
     shared: Arc<Shared>,
 }
 
-/// What an inner service returns when it knows that nothing happened: the request never left. The
-/// key is released and the caller told to try again. Any other error is held as unknown, also one
-/// that was caused by this one.
+/// The error of an inner service that knows that nothing happened: the request was never sent. The
+/// key is released and the caller is told to try again. Any other error is held as unknown, even
+/// one that has this error as its cause.
 #[derive(Debug)]
 pub struct NeverDispatched(pub BoxError);
 
@@ -59,32 +61,38 @@ impl std::error::Error for NeverDispatched {
     }
 }
 
-/// What an inner service returns when it got no answer in time: the request may still be worked on.
-/// The key is held as unknown, and the first caller told so with 504. Only the error itself counts,
-/// not one that was caused by it.
+/// The error of an inner service that got no answer in time: the request may still be in progress.
+/// The key is held as unknown, and the first caller gets a 504. Only the error itself counts, not
+/// one that has it as its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the service did not answer within {after:?} ({limit})")]
 pub struct TimedOut {
-    /// How long it had.
+    /// The time limit.
     pub after: Duration,
-    /// What the limit is called, for the log: the name of a setting.
+    /// The name of the setting with the limit, for the log.
     pub limit: &'static str,
 }
 
-/// Left in the extensions of a response to a request that was let through unguarded because the
-/// store was unreachable.
+/// In the extensions of the response to a request that was let through unguarded because the store
+/// was unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedOpen;
+
+/// Left in the extensions of a request that a layer with this policy lets pass unguarded, so that a
+/// handler that needs an operation can be told why it has none.
+#[cfg(feature = "axum")]
+#[derive(Clone)]
+pub(crate) struct Passed(pub(crate) Arc<Policy>);
 
 impl<S> Idempotency<S> {
     pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
         Idempotency { inner, shared }
     }
 
-    /// Whether this layer may have something to say about a request, as far as its head tells: its
-    /// method is guarded, and it carries a key, must carry one, or belongs to a route that takes
-    /// keys from somewhere else than their field. Reads nothing but the head and asks nobody, so
-    /// that whoever stands outside can tell whether it is worth finding out who is asking.
+    /// Whether this layer may act on a request, judging by its head: its method is guarded, and it
+    /// carries a key, must carry one, or belongs to a route that takes keys from somewhere other
+    /// than their field. Reads only the head and asks neither the store nor the principal source,
+    /// so that an outer service can decide whether authenticating the caller is worthwhile.
     pub fn may_guard(&self, parts: &Parts) -> bool {
         let Shared {
             policy, key_field, ..
@@ -116,7 +124,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The clone that is ready is the one to use.
+        // `self.inner` is the instance that is ready, so it takes the call and the clone stays.
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
         let (mut parts, body) = request.into_parts();
@@ -124,50 +132,67 @@ where
         if self.shared.policy.shadow {
             return Box::pin(under(id, self.shared.clone().watch(inner, parts, body)));
         }
-        // Before the future is made: each of these is a smaller one than one that might become any
-        // of them.
-        match self.shared.read_head(&parts) {
-            Ok(None) => {
+        // Decided before the future is made: a future for each case is smaller than one that covers
+        // all of them.
+        let refused = |rejection: Rejection| {
+            self.shared.hapax.observe(&Event::Rejected {
+                subject: None,
+                rejection: &rejection,
+            });
+            std::future::ready(Ok(self.shared.refuse(&rejection)))
+        };
+        let ask = match self.shared.read_key(&parts) {
+            Ok(Ask::No) => {
                 let is_key_unheeded = self.shared.is_key_unheeded(&parts);
                 answer::strip_ours(&mut parts.headers);
+                self.shared.mark_passed(&mut parts);
                 if is_key_unheeded {
                     return Box::pin(under(
                         id,
                         pass_not_guarded(inner, parts, Body::streamed(body)),
                     ));
                 }
-                Box::pin(under(id, pass(inner, parts, Body::streamed(body))))
+                return Box::pin(under(id, pass(inner, parts, Body::streamed(body))));
             }
-            Ok(Some(asked)) => Box::pin(under(
+            Ok(ask) => ask,
+            Err(rejection) => return Box::pin(under(id, refused(rejection))),
+        };
+        match &self.shared.principal {
+            PrincipalSource::Head(source) => {
+                match self.shared.ask_as(source(&parts), &parts, ask) {
+                    Ok(asked) => Box::pin(under(
+                        id,
+                        self.shared.clone().guard(inner, parts, body, asked, None),
+                    )),
+                    Err(rejection) => Box::pin(under(id, refused(rejection))),
+                }
+            }
+            #[cfg(feature = "axum")]
+            PrincipalSource::Extractor(_) => Box::pin(under(
                 id,
-                self.shared.clone().guard(inner, parts, body, asked),
+                self.shared
+                    .clone()
+                    .extract_and_guard(inner, parts, body, ask),
             )),
-            Err(rejection) => {
-                self.shared.hapax.observe(&Event::Rejected {
-                    subject: None,
-                    rejection: &rejection,
-                });
-                let refused = problem::response(&rejection, &self.shared.policy.key_field);
-                Box::pin(under(id, std::future::ready(Ok(refused))))
-            }
         }
     }
 }
 
-/// Answers a request under its id: every line that is logged meanwhile carries it, and so does the
-/// answer, whatever the inner service or the first answer said.
+/// Answers a request under its id: every line logged meanwhile carries the id, and so does the
+/// response, which overrides an id set by the inner service or by the first answer.
 async fn under<E>(
     id: RequestId,
     answer: impl Future<Output = Result<Response<Body>, E>>,
 ) -> Result<Response<Body>, E> {
-    // Of the highest level, so that no filter takes the id from a line that it lets through.
+    // A span of the highest level, so that no filter removes the id from a line that it lets
+    // through.
     let span = tracing::error_span!("hapax.request", request_id = id.as_str());
     let mut response = answer.instrument(span).await?;
     response.headers_mut().insert(REQUEST_ID, value(&id));
     Ok(response)
 }
 
-/// An unguarded request: streamed through, both ways.
+/// Passes an unguarded request through, streaming both bodies.
 pub(super) async fn pass<S, RB>(
     inner: S,
     parts: Parts,
@@ -178,12 +203,12 @@ where
     RB: http_body::Body<Data = Bytes> + Send + 'static,
     RB::Error: Into<BoxError>,
 {
-    let mut response = hand_on(inner, parts, body).await?;
+    let mut response = forward_request(inner, parts, body).await?;
     answer::strip_ours(response.headers_mut());
     Ok(response)
 }
 
-/// The same for a request that carries a key: its caller is told that the key does nothing.
+/// Passes an unguarded request that carries a key, and tells its caller that the key has no effect.
 async fn pass_not_guarded<S, RB>(
     inner: S,
     parts: Parts,
@@ -201,8 +226,9 @@ where
     Ok(response)
 }
 
-/// A request that another layer answers for, with every word it says to that layer.
-pub(super) async fn hand_on<S, RB>(
+/// Passes a request for which another layer is responsible. The response keeps the fields by which
+/// the inner service instructs that layer.
+pub(super) async fn forward_request<S, RB>(
     mut inner: S,
     parts: Parts,
     body: Body,
@@ -218,15 +244,15 @@ where
         .map(Body::streamed))
 }
 
-/// What the head of a guarded request says.
+/// The result of reading the head of a guarded request.
 pub(super) struct Asked {
-    /// The key, where the field holds it. Else the body has to be read first.
+    /// The key from its field. `None` if the body has to be read first.
     pub(super) key: Option<Key>,
     pub(super) scope: Arc<Scope>,
     pub(super) target: String,
-    /// Why it is not known who is asking. The request is refused if it has a key, which may not be
+    /// Why the principal is not known. The request is refused if it has a key, which may not be
     /// known yet.
-    nobody: Option<Rejection>,
+    principal_error: Option<Rejection>,
 }
 
 impl Asked {
@@ -235,8 +261,22 @@ impl Asked {
     }
 }
 
-/// Fields in which clients send keys to other services: one that is sent here by mistake does
-/// nothing.
+/// The caller is not known, and nothing more can be said about it.
+#[cfg(feature = "axum")]
+pub(super) const MISSING: Rejection = Rejection::PrincipalMissing {
+    flaw: None,
+    unread: None,
+};
+
+/// Why it is not known who is asking.
+pub(super) enum Unfound {
+    Rejection(Rejection),
+    /// An extractor refused the request with this response.
+    #[cfg(feature = "axum")]
+    Refusal(Box<Response<Body>>),
+}
+
+/// Fields in which clients send keys to other services. A key in one of them has no effect here.
 const LOOKALIKES: [HeaderName; 4] = [
     HeaderName::from_static("idempotency-key"),
     HeaderName::from_static("x-idempotency-key"),
@@ -245,14 +285,13 @@ const LOOKALIKES: [HeaderName; 4] = [
 ];
 
 impl Shared {
-    /// Whether an unguarded request carries a key that does nothing: its method is not guarded, or
-    /// the key is in another field than the one that is read. Said once where a repeat could do
-    /// harm.
+    /// Whether an unguarded request carries a key that has no effect: its method is not guarded, or
+    /// the key is in a field that is not read. Logs a warning, once, where a repeat could do harm.
     fn is_key_unheeded(&self, parts: &Parts) -> bool {
         let Shared {
             policy, key_field, ..
         } = self;
-        // A layer outside this one guards it.
+        // A layer outside this one guards the request.
         let is_guarded_outside = parts.extensions.get::<Operation>().is_some();
         if policy.key == KeyRule::Off || policy.key_source != KeySource::Field || is_guarded_outside
         {
@@ -260,7 +299,7 @@ impl Shared {
         }
         if parts.headers.contains_key(key_field) {
             if !parts.method.is_safe() {
-                self.say_not_guarded(&parts.method);
+                self.warn_not_guarded(&parts.method);
             }
             return true;
         }
@@ -268,25 +307,44 @@ impl Shared {
             .into_iter()
             .find(|name| !parts.method.is_safe() && parts.headers.contains_key(name));
         if let Some(name) = &lookalike {
-            self.say_other_field(name);
+            self.warn_other_field(name);
         }
         lookalike.is_some()
     }
 
-    /// Whether the request is guarded, and by which key, as far as its head tells.
-    pub(super) fn read_head(&self, parts: &Parts) -> Result<Option<Asked>, Rejection> {
+    /// Notes in a request that it passes this layer unguarded.
+    #[cfg(feature = "axum")]
+    pub(super) fn mark_passed(&self, parts: &mut Parts) {
+        parts.extensions.insert(Passed(self.policy.clone()));
+    }
+
+    /// Only the extractor reads the note.
+    #[cfg(not(feature = "axum"))]
+    pub(super) fn mark_passed(&self, _: &mut Parts) {}
+
+    /// The key of the request, as far as its head tells. [`Ask::No`] if the request is not guarded.
+    pub(super) fn read_key(&self, parts: &Parts) -> Result<Ask, Rejection> {
         if !self.policy.guards(parts.method.as_str()) {
-            return Ok(None);
+            return Ok(Ask::No);
         }
         if request::is_grpc(parts) {
-            return request::grpc(parts, &self.key_field, &self.policy).map(|()| None);
+            return request::grpc(parts, &self.key_field, &self.policy).map(|()| Ask::No);
         }
-        let key = match request::key(parts, &self.key_field, &self.policy)? {
-            Ask::No => return Ok(None),
+        request::key(parts, &self.key_field, &self.policy)
+    }
+
+    /// What a guarded request asks for, once it is known who asks, or why not.
+    pub(super) fn ask_as(
+        &self,
+        principal: Result<Principal, Rejection>,
+        parts: &Parts,
+        ask: Ask,
+    ) -> Result<Asked, Rejection> {
+        let key = match ask {
             Ask::Key(key) => Some(key),
-            Ask::Body => None,
+            Ask::Body | Ask::No => None,
         };
-        let (principal, nobody) = match (self.principal)(parts) {
+        let (principal, principal_error) = match principal {
             Ok(principal) => (principal, None),
             Err(rejection) if key.is_some() || self.policy.key != KeyRule::Optional => {
                 return Err(rejection);
@@ -303,12 +361,53 @@ impl Shared {
         let target = uri
             .path_and_query()
             .map_or_else(|| uri.path().to_owned(), ToString::to_string);
-        Ok(Some(Asked {
+        Ok(Asked {
             key,
             scope: Arc::new(scope),
             target,
-            nobody,
-        }))
+            principal_error,
+        })
+    }
+
+    /// Asks the extractor who is asking, then guards the request.
+    #[cfg(feature = "axum")]
+    async fn extract_and_guard<S, B, RB>(
+        self: Arc<Self>,
+        inner: S,
+        mut parts: Parts,
+        body: B,
+        ask: Ask,
+    ) -> Result<Response<Body>, S::Error>
+    where
+        S: Service<Request<Body>, Response = Response<RB>> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<BoxError> + Send + 'static,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError> + Send,
+        RB: http_body::Body<Data = Bytes> + Send + 'static,
+        RB::Error: Into<BoxError>,
+    {
+        // A request without a key may pass; whether it has one may be in its body.
+        let may_pass = matches!(ask, Ask::Body) && self.policy.key == KeyRule::Optional;
+        let (principal, refusal) = match self.find_principal(&mut parts).await {
+            Ok(principal) => (Ok(principal), None),
+            Err(Unfound::Rejection(rejection)) => (Err(rejection), None),
+            Err(Unfound::Refusal(response)) if may_pass => (Err(MISSING), Some(response)),
+            Err(Unfound::Refusal(response)) => return Ok(*response),
+        };
+        match self.ask_as(principal, &parts, ask) {
+            Ok(asked) => self.guard(inner, parts, body, asked, refusal).await,
+            Err(rejection) => Ok(self.refuse(&rejection)),
+        }
+    }
+
+    /// Who is asking, from whichever source the guard has.
+    pub(super) async fn find_principal(&self, parts: &mut Parts) -> Result<Principal, Unfound> {
+        match &self.principal {
+            PrincipalSource::Head(source) => source(parts).map_err(Unfound::Rejection),
+            #[cfg(feature = "axum")]
+            PrincipalSource::Extractor(extract) => extract(parts).await.map_err(Unfound::Refusal),
+        }
     }
 
     async fn guard<S, B, RB>(
@@ -317,6 +416,8 @@ impl Shared {
         mut parts: Parts,
         body: B,
         asked: Asked,
+        // The response to a request that has a key after all.
+        refusal: Option<Box<Response<Body>>>,
     ) -> Result<Response<Body>, S::Error>
     where
         S: Service<Request<Body>, Response = Response<RB>> + Clone + Send + 'static,
@@ -332,14 +433,14 @@ impl Shared {
                 subject: None,
                 rejection: &rejection,
             });
-            Ok(problem::response(&rejection, &self.policy.key_field))
+            Ok(self.refuse(&rejection))
         };
         let token_until = match self.check_head(&parts, &asked).await {
             Ok(token_until) => token_until,
             Err(rejection) => return refuse(rejection),
         };
         if asked.id().is_some_and(|id| is_in_hand(&parts, id)) {
-            return hand_on(inner, parts, Body::streamed(body)).await;
+            return forward_request(inner, parts, Body::streamed(body)).await;
         }
         let read = {
             let mut body = std::pin::pin!(body);
@@ -351,20 +452,24 @@ impl Shared {
         };
         let call = match self.call(&parts, asked, &buffered, token_until) {
             Ok(Some(call)) if is_in_hand(&parts, call.id) => {
-                return hand_on(inner, parts, buffered.body()).await;
+                return forward_request(inner, parts, buffered.body()).await;
             }
             Ok(Some(call)) => call,
             Ok(None) => {
                 answer::strip_ours(&mut parts.headers);
+                self.mark_passed(&mut parts);
                 return pass(inner, parts, buffered.body()).await;
             }
-            Err(rejection) => return refuse(rejection),
+            Err(rejection) => match refusal {
+                Some(response) => return Ok(*response),
+                None => return refuse(rejection),
+            },
         };
-        // Whoever calls us cannot speak as us to what stands behind.
+        // A caller must not be able to send Hapax's own fields to the inner service.
         answer::strip_ours(&mut parts.headers);
         self.rewrite(&mut parts, &call.key);
 
-        // The instance that is ready goes with the work; a spare one, for failing open, would have
+        // The instance that is ready moves into the work. A spare one, for failing open, would have
         // to become ready first.
         let (scope, id) = (call.scope.clone(), call.id);
         let peer = parts.extensions.get::<Peer>().copied();
@@ -392,7 +497,7 @@ impl Shared {
                         subject: Some(subject),
                         rejection: &rejection,
                     });
-                    problem::response(&rejection, &self.policy.key_field)
+                    self.refuse(&rejection)
                 }
             }),
             Ok(Reply::Joined {
@@ -409,13 +514,10 @@ impl Shared {
                     answer::mark_first(response.headers_mut(), &head);
                     response
                 }
-                _ => problem::response(
-                    &Rejection::AnswerNotKept {
-                        status: head.answered(),
-                        at: head.finished_at,
-                    },
-                    &self.policy.key_field,
-                ),
+                _ => self.refuse(&Rejection::AnswerNotKept {
+                    status: head.answered(),
+                    at: head.finished_at,
+                }),
             }),
             Ok(Reply::Replay {
                 head,
@@ -434,26 +536,27 @@ impl Shared {
                         subject: Some(subject),
                         rejection: &rejection,
                     });
-                    Ok(problem::response(&rejection, &self.policy.key_field))
+                    Ok(self.refuse(&rejection))
                 }
             },
             Err(rejection) => match spare
                 .filter(|_| is_store_away(&rejection) && !dispatched.load(Ordering::SeqCst))
             {
-                Some((mut spare, parts, buffered)) => {
+                Some((mut spare, mut parts, buffered)) => {
+                    self.mark_passed(&mut parts);
                     self.hapax.observe(&Event::FailedOpen(subject));
                     std::future::poll_fn(|cx| spare.poll_ready(cx)).await?;
                     let mut response = pass(spare, parts, buffered.body()).await?;
                     response.extensions_mut().insert(FailedOpen);
                     Ok(response)
                 }
-                None => Ok(problem::response(&rejection, &self.policy.key_field)),
+                None => Ok(self.refuse(&rejection)),
             },
         }
     }
 
-    /// What can be refused before the body is read. Until when a token may begin something; `None`
-    /// where keys are not tokens.
+    /// Checks what can be refused before the body is read. Returns until when a token may begin an
+    /// operation, or `None` if keys are not tokens.
     pub(super) async fn check_head(
         &self,
         parts: &Parts,
@@ -469,7 +572,7 @@ impl Shared {
                 .engine()
                 .secret(self.policy.store_timeout)
                 .await?;
-            // Of the namespace that tokens are issued in, in a shadow too.
+            // Tokens are issued in the layer's own namespace, even for a shadow.
             let until = token::verify(&secret, &self.hapax.namespace, &asked.scope.principal, key);
             token_until = Some(until.ok_or(Rejection::TokenInvalid)?);
         }
@@ -501,7 +604,7 @@ impl Shared {
         .map(Arc::new)
     }
 
-    /// What the engine is asked; `None` if the request turned out to have no key and may pass
+    /// Makes the call for the engine; `None` if the request turned out to have no key and may pass
     /// without one.
     pub(super) fn call(
         &self,
@@ -511,16 +614,19 @@ impl Shared {
         token_until: Option<Timestamp>,
     ) -> Result<Option<Call>, Rejection> {
         let Asked {
-            key, scope, nobody, ..
+            key,
+            scope,
+            principal_error,
+            ..
         } = asked;
-        let told = Told {
+        let told = RequestData {
             principal: &scope.principal,
             headers: &parts.headers,
             found: buffered.found(),
         };
         let key = match key {
             Some(key) => key,
-            None => match (told.key(&self.policy)?, nobody) {
+            None => match (told.key(&self.policy)?, principal_error) {
                 (Some(_), Some(rejection)) => return Err(rejection),
                 (Some(key), None) => key,
                 (None, _) => return Ok(None),
@@ -558,11 +664,11 @@ impl Shared {
         }))
     }
 
-    /// What the inner service sees of a guarded request: the key bare, and no wish for a coding
-    /// that a later caller may not share.
+    /// Rewrites a guarded request for the inner service: the key without quotes, and no content
+    /// coding that a later caller might not accept.
     fn rewrite(&self, parts: &mut Parts, key: &Key) {
         let bare = key.to_field();
-        // Most callers send it so.
+        // Most callers already send it this way.
         if parts
             .headers
             .get(&self.key_field)
@@ -577,8 +683,8 @@ impl Shared {
     }
 }
 
-/// Whether a layer outside this one has this very operation in hand: a second claim would only wait
-/// for the first.
+/// Whether a layer outside this one is already running this operation: a second claim would only
+/// wait for the first.
 pub(super) fn is_in_hand(parts: &Parts, id: RecordId) -> bool {
     parts
         .extensions
@@ -590,8 +696,8 @@ fn is_store_away(rejection: &Rejection) -> bool {
     *rejection == Rejection::StoreUnavailable
 }
 
-/// The path as the client sent it: inside a nested axum router the request's own has lost its
-/// prefix, and two nests would share keys.
+/// The path as the client sent it. Inside a nested axum router the request's own path has lost its
+/// prefix, so two nested routers would share keys.
 fn original_uri(parts: &Parts) -> &http::Uri {
     #[cfg(feature = "axum")]
     if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {

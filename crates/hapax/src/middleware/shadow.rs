@@ -1,14 +1,14 @@
-//! The shadow: a layer that only watches. What would have been replayed or refused is counted, and
-//! everything is let through.
+//! The shadow: a layer that only watches. It counts what it would have replayed or refused, and
+//! lets every request through.
 //!
-//! The inner service is called on the request's own future, with the request as it came: no second
-//! task, no key rewritten, no coding asked for. A caller that hangs up ends the work as it would
-//! without this layer, and the record lapses. Of what only Hapax may say the request is rid, as any
-//! request that passes; the answer is nobody's business but the service's.
+//! The inner service is called on the request's own future, with the request as it came (an
+//! extractor that says who is asking may change its head): no second task, no rewritten key, no content coding removed. A caller that hangs up ends the work as it
+//! would without this layer, and the record lapses. As for every request that passes, fields
+//! reserved for Hapax are removed from the request; the response is not changed.
 //!
-//! To know what would have been there must be records. They are made in a namespace of their own,
-//! so that nothing of this is left when the shadow is turned off, and without answers. The body is
-//! read before it is passed on, since the fingerprint covers it.
+//! The shadow needs records to compare with. It makes them in a separate namespace and without
+//! answers, so that nothing of them remains in effect when the shadow is turned off. The body is
+//! read before it is passed on, because the fingerprint covers it.
 
 use std::sync::Arc;
 
@@ -20,14 +20,15 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use super::body::Body;
-use super::layer::Shared;
-use super::service::{NeverDispatched, TimedOut, hand_on, is_in_hand};
+use super::guard::Shared;
+use super::request::Ask;
+use super::service::{Asked, NeverDispatched, TimedOut, Unfound, forward_request, is_in_hand};
 use super::{BoxError, answer, work};
 use crate::observe::{Event, Subject, Would};
-use crate::once::{Call, Foreseen};
+use crate::once::{Call, Prediction};
 
 impl Shared {
-    /// Lets a request through, whatever would have become of it.
+    /// Lets a request through, whatever a guarding layer would have done.
     pub(super) async fn watch<S, B, RB>(
         self: Arc<Self>,
         inner: S,
@@ -42,41 +43,42 @@ impl Shared {
         RB: http_body::Body<Data = Bytes> + Send + 'static,
         RB::Error: Into<BoxError>,
     {
-        let (body, seen) = self.look(&parts, body).await;
+        let (body, seen) = self.look(&mut parts, body).await;
         answer::strip_ours(&mut parts.headers);
-        let foreseen = match seen {
-            Seen::Nothing => return hand_on(inner, parts, body).await,
+        self.mark_passed(&mut parts);
+        let prediction = match seen {
+            Seen::Nothing => return forward_request(inner, parts, body).await,
             Seen::Rejection(rejection) => {
                 let would = Would::Reject(rejection);
                 self.hapax.observe(&Event::Shadowed {
                     subject: None,
                     would: &would,
                 });
-                return marked(hand_on(inner, parts, body).await, would);
+                return marked(forward_request(inner, parts, body).await, would);
             }
             Seen::Call(call) => {
-                let foreseen = self.hapax.engine().foresee(&call).await;
+                let prediction = self.hapax.engine().predict(&call).await;
                 let subject = Some(Subject {
                     scope: &call.scope,
                     id: call.id,
                 });
                 self.hapax.observe(&Event::Shadowed {
                     subject,
-                    would: &foreseen.would,
+                    would: &prediction.would,
                 });
-                foreseen
+                prediction
             }
         };
-        self.run(inner, parts, body, foreseen).await
+        self.run(inner, parts, body, prediction).await
     }
 
-    /// What the request says, and its body to pass on.
-    async fn look<B>(&self, parts: &Parts, body: B) -> (Body, Seen)
+    /// Reads the request, and returns the body to pass on and the call for the engine.
+    async fn look<B>(&self, parts: &mut Parts, body: B) -> (Body, Seen)
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let asked = match self.read_head(parts) {
+        let asked = match self.ask(parts).await {
             Ok(Some(asked)) => asked,
             Ok(None) => return (Body::streamed(body), Seen::Nothing),
             Err(rejection) => return (Body::streamed(body), Seen::Rejection(rejection)),
@@ -102,14 +104,28 @@ impl Shared {
         (buffered.body(), seen)
     }
 
-    /// Calls the inner service, and writes down what it would have ended in if this would have been
-    /// an attempt.
+    /// What the head of a guarded request asks for; `None` if it is not guarded.
+    async fn ask(&self, parts: &mut Parts) -> Result<Option<Asked>, Rejection> {
+        let ask = match self.read_key(parts)? {
+            Ask::No => return Ok(None),
+            ask => ask,
+        };
+        let principal = self.find_principal(parts).await.map_err(|why| match why {
+            Unfound::Rejection(rejection) => rejection,
+            #[cfg(feature = "axum")]
+            Unfound::Refusal(_) => super::service::MISSING,
+        });
+        self.ask_as(principal, parts, ask).map(Some)
+    }
+
+    /// Calls the inner service, and writes the outcome if a guarding layer would have run an
+    /// attempt.
     async fn run<S, RB>(
         &self,
         inner: S,
         parts: Parts,
         body: Body,
-        foreseen: Foreseen,
+        prediction: Prediction,
     ) -> Result<Response<Body>, S::Error>
     where
         S: Service<Request<Body>, Response = Response<RB>>,
@@ -117,8 +133,8 @@ impl Shared {
         RB: http_body::Body<Data = Bytes> + Send + 'static,
         RB::Error: Into<BoxError>,
     {
-        let Foreseen { would, attempt } = foreseen;
-        let called = hand_on(inner, parts, body);
+        let Prediction { would, attempt } = prediction;
+        let called = forward_request(inner, parts, body);
         let Some(mut attempt) = attempt else {
             return marked(called.await, would);
         };
@@ -147,8 +163,8 @@ impl Shared {
     }
 }
 
-/// What an error says of the attempt. Looked at from outside, since the error goes on as it is: the
-/// word itself, or the word in a box.
+/// The outcome that an error means for the attempt. The error is only inspected, because it is
+/// passed on as it is; it may be one of our error types, or a box of one.
 fn ended_by<E: 'static>(error: &E) -> Outcome {
     let error = error as &dyn std::any::Any;
     let boxed = error.downcast_ref::<BoxError>();
@@ -163,11 +179,11 @@ fn ended_by<E: 'static>(error: &E) -> Outcome {
     })
 }
 
-/// What a request turned out to be.
+/// The result of reading a request.
 enum Seen {
-    /// Nothing that would have been guarded.
+    /// The request would not have been guarded.
     Nothing,
-    /// Refused before anything was asked of the store.
+    /// The request would have been refused before the store was asked.
     Rejection(Rejection),
     Call(Box<Call>),
 }

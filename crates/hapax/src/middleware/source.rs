@@ -1,5 +1,5 @@
-//! Where keys come from other than their field, and what new keys are counted by: parts of the
-//! request, its body included.
+//! Keys from other places than their field, and the values by which new keys are counted: parts of
+//! the request, including its body.
 
 use hapax_core::fingerprint::find::Value;
 use hapax_core::fingerprint::{Found, Pointer};
@@ -13,16 +13,16 @@ use http::header::CONTENT_TYPE;
 use crate::once::Counted;
 
 /// A request whose body has been read.
-pub(super) struct Told<'a> {
+pub(super) struct RequestData<'a> {
     pub(super) principal: &'a Principal,
     pub(super) headers: &'a HeaderMap,
-    /// What its body holds at the policy's [pointers](Policy::pointers); `None` if there are none.
+    /// The values in the body at the policy's [pointers](Policy::pointers); `None` if there are
+    /// none.
     pub(super) found: Option<&'a Found>,
 }
 
-impl Told<'_> {
-    /// The key that the request holds somewhere else than in the key field; `None` if it may pass
-    /// without one.
+impl RequestData<'_> {
+    /// The key from another place than the key field; `None` if the request may pass without one.
     pub(super) fn key(&self, policy: &Policy) -> Result<Option<Key>, Rejection> {
         let key = match &policy.key_source {
             KeySource::Field => Err(Rejection::KeyMissing),
@@ -62,8 +62,8 @@ impl Told<'_> {
         Ok(Key::derived(values))
     }
 
-    /// The value at a place of the body. A body in which the service behind might find another is
-    /// refused; one that is no JSON at all, nor says so, has nothing there.
+    /// The value at a place in the body. Refuses a body in which the service might find another
+    /// value. A body that is not JSON, and not declared as JSON, has no value.
     fn value_at(&self, pointer: &Pointer) -> Result<Option<&Value>, Rejection> {
         let Some(found) = self.found.filter(|found| !found.is_empty()) else {
             return Ok(None);
@@ -78,7 +78,7 @@ impl Told<'_> {
         }
     }
 
-    /// What stands for a part of the request; `None` if the part is not there.
+    /// The digest of a part of the request; `None` if the part is missing.
     fn value(&self, part: &Part) -> Result<Option<[u8; 32]>, Rejection> {
         Ok(match part {
             Part::Principal => Some(Part::digest_of_principal(self.principal)),
@@ -93,11 +93,11 @@ impl Told<'_> {
         })
     }
 
-    /// What a new key of this request counts for, under each rule that finds something to count by.
-    /// What cannot be read as JSON counts as one value, so that an odd spelling is no way around a
-    /// rule.
+    /// What a new key of this request counts for, under each rule that finds a value to count by.
+    /// All bodies that cannot be read as JSON count as one value, so that an odd spelling does not
+    /// evade a rule.
     ///
-    /// `asker` makes the digest of who is asking: of the principal, or of the peer where that
+    /// `asker` computes the digest of the caller: of the principal, or of the peer where the peer
     /// counts in its place.
     pub(super) fn counted(
         &self,
@@ -109,7 +109,7 @@ impl Told<'_> {
             return Vec::new();
         }
         let asker = asker();
-        // Each asker's own: who sends something odd takes nothing from others.
+        // Separate for each caller: a caller who sends odd bodies takes no tokens from others.
         let odd = || Some(Part::digest_of([&b"odd"[..], &asker]));
         let is_odd = self
             .found
@@ -126,7 +126,7 @@ impl Told<'_> {
     }
 }
 
-/// Whether the request says that its body is JSON.
+/// Whether the request declares its body as JSON.
 fn is_json(headers: &HeaderMap) -> bool {
     headers.get_all(CONTENT_TYPE).iter().any(|line| {
         let media_type = line

@@ -1,4 +1,4 @@
-//! The work of an operation: the inner service, called once, and how its answer is read.
+//! The work of an operation: calls the inner service once, and reads its answer as an outcome.
 
 use bytes::Bytes;
 use hapax_core::outcome::{Class, Loss, Outcome, Said, classify};
@@ -11,14 +11,14 @@ use tower_service::Service;
 
 use super::answer::{self, CloseDelimited, Collected};
 use super::body::Body;
-use super::layer::Shared;
+use super::guard::Shared;
 use super::probe::Probed;
 use super::service::{NeverDispatched, TimedOut};
 use super::{BoxError, fields, problem};
 use crate::observe::{Event, Subject};
 use crate::once::{Ended, Operation, because};
 
-/// The work of an operation, where the route asks first what became of a lost attempt.
+/// The work of an operation on a route that first asks the service what became of a lost attempt.
 pub(super) async fn run_probed<S, RB>(
     shared: Arc<Shared>,
     inner: S,
@@ -54,24 +54,37 @@ where
                     live: Err(Rejection::OutcomeUnknown),
                 };
             }
-            // Read as any answer is, so that the same of it is kept.
+            // Handled like a response of the service, so that the same parts of it are kept.
             Probed::Done(answer) => {
                 return kept(answer::stored(&answer), &policy, &operation).await;
             }
         }
     }
     let ended = run(inner, parts, body, operation, policy).await;
-    if ended
-        .live
-        .as_ref()
-        .is_ok_and(|response| is_without_end(response.extensions(), &shared.policy))
-    {
-        shared.say_close_delimited();
-    }
+    say_why_not_kept(&ended, &shared);
     ended
 }
 
-/// Whether nobody can tell that an answer is whole, and the policy does not accept that.
+/// Warns, once per layer, if its answers are of a kind that is not kept.
+fn say_why_not_kept(ended: &Ended<Result<Response<Body>, Rejection>>, shared: &Shared) {
+    let Ended {
+        outcome: Outcome::Kept { answer: None, .. },
+        live: Ok(response),
+    } = ended
+    else {
+        return;
+    };
+    if !shared.policy.keep_answers || !answer::wants_keeping(response.headers()) {
+        return;
+    }
+    if is_without_end(response.extensions(), &shared.policy) {
+        shared.warn_close_delimited();
+    } else if answer::is_stream(response.headers(), response.body()) {
+        shared.say_stream(response.headers());
+    }
+}
+
+/// Whether the end of an answer cannot be detected, and the policy does not accept that.
 fn is_without_end(extensions: &http::Extensions, policy: &Policy) -> bool {
     extensions.get::<CloseDelimited>().is_some() && !policy.keep_close_delimited
 }
@@ -113,7 +126,7 @@ where
             },
             live: Ok(response.map(Body::streamed)),
         },
-        // No answer to the caller, whatever its status: it is for us.
+        // This response is meant for Hapax, so the caller does not get it, whatever its status.
         Class::Unknown if is_refused_for_fence(&response) => {
             operation.note_cause("the service refused the attempt's fence");
             Ended {
@@ -131,8 +144,8 @@ where
     }
 }
 
-/// What the first caller gets of a response that does not tell whether its service has acted: all
-/// of it, and whether to try again.
+/// The first caller's response where the status does not tell whether the service has acted: the
+/// whole response, with retry advice.
 fn unknown<RB>(response: Response<RB>, policy: &Policy) -> Response<Body>
 where
     RB: http_body::Body<Data = Bytes> + Send + 'static,
@@ -142,16 +155,17 @@ where
     problem::advise(
         response.headers_mut(),
         Rejection::lost(policy, false).row().retry,
+        policy.retry_dialects,
     );
     response
 }
 
-/// How a response is read: as its handler says, as the service says in its field, else by its
-/// status.
+/// The class of a response: set by the handler, else stated by the service in its field, else given
+/// by the status.
 pub(super) fn class_of<B>(response: &Response<B>, policy: &Policy) -> Class {
-    // A higher fence was there, which nobody here knows of. A service that keeps what it has
-    // applied has done nothing for this one, and the next has a higher fence still; of one that can
-    // only be asked, it is asked.
+    // The service has seen a higher fence, which this node does not know of. In `Fenced` mode the
+    // service has done nothing for this attempt, and the next one has a higher fence: release. In
+    // `Probe` mode the service is asked first: unknown.
     if is_refused_for_fence(response) {
         match policy.mode {
             Mode::Fenced => return Class::Release,
@@ -166,7 +180,7 @@ pub(super) fn class_of<B>(response: &Response<B>, policy: &Policy) -> Class {
         .unwrap_or_else(|| classify(status, policy))
 }
 
-/// Whether the service says that it has seen a higher fence.
+/// Whether the service reports that it has seen a higher fence.
 fn is_refused_for_fence<B>(response: &Response<B>) -> bool {
     response
         .headers()
@@ -174,7 +188,7 @@ fn is_refused_for_fence<B>(response: &Response<B>) -> bool {
         .is_some_and(|why| why == "fence")
 }
 
-/// What the service says of the effect in its own field, if that means anything beside this status.
+/// The class that the service states in its own field, if that is valid for this status.
 fn said(headers: &HeaderMap, status: u16) -> Option<Class> {
     let mut lines = headers.get_all(fields::OUTCOME).iter();
     let (line, more) = (lines.next()?, lines.next());
@@ -191,15 +205,15 @@ fn said(headers: &HeaderMap, status: u16) -> Option<Class> {
     class
 }
 
-/// The service returned no response at all.
+/// Ends an attempt whose service returned an error in place of a response.
 fn failed(
     error: &BoxError,
     policy: &Policy,
     operation: &Operation,
 ) -> Ended<Result<Response<Body>, Rejection>> {
     operation.note_cause(because(&**error));
-    // Only if it is the error itself: one that caused it may come from a second step, after a first
-    // one had its effect.
+    // Only the error itself counts: one that has it as its cause may come from a second step, after
+    // the first one had its effect.
     if error.is::<NeverDispatched>() {
         return Ended {
             outcome: Outcome::Released { status: None },
@@ -218,7 +232,7 @@ fn failed(
     }
 }
 
-/// A definitive response: read whole and kept, or passed on with a mark that it was not.
+/// A definitive response: read whole and kept, or passed on and recorded as not kept.
 async fn kept<RB>(
     response: Response<RB>,
     policy: &Policy,
@@ -237,6 +251,7 @@ where
     if !policy.keep_answers
         || !answer::wants_keeping(&parts.headers)
         || is_without_end(&parts.extensions, policy)
+        || answer::is_stream(&parts.headers, &body)
     {
         return ended(parts, None, Body::streamed(body));
     }

@@ -1,6 +1,7 @@
-//! The life of an attempt: takes the steps of a call from its work on. It outlives the request that
-//! began it.
+//! The life of an attempt: takes the steps of a call from its work on. The attempt outlives the
+//! request that began it.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,8 +41,7 @@ pub(super) struct Attempt {
     pub(super) epoch: Option<u64>,
 }
 
-/// Runs the work and writes down what it ended in. `tell` is called once, with what the first
-/// caller gets.
+/// Runs the work and writes its outcome. `tell` is called once, with the first caller's reply.
 pub(super) async fn run<T, W, F>(
     attempt: Attempt,
     flight: FlightLead,
@@ -52,7 +52,7 @@ pub(super) async fn run<T, W, F>(
     W: FnOnce(Operation) -> F + Send + 'static,
     F: Future<Output = Ended<T>> + Send + 'static,
 {
-    let mut audience = Audience {
+    let mut audience = Callers {
         flight: Some(flight),
         tell: Some(tell),
         live: None,
@@ -70,12 +70,15 @@ pub(super) async fn run<T, W, F>(
     attempt
         .engine
         .observe(&Event::Dispatching(attempt.call.subject(head.id)));
-    // A task of its own for the work, so that its panic is an outcome and not the end of this one.
-    // Boxed, because starting a task moves its future several times, and this one holds the
-    // request.
+    // The work has its own task, so that its panic becomes an outcome and does not end this task.
+    // The future is boxed, because starting a task moves it several times and it holds the request.
     let span = attempt.span();
-    let work = Box::pin(async move { work(operation).await }.instrument(span.clone()));
-    let task = tokio::spawn(work);
+    // In the caller's span too: ours is none where a filter leaves this crate out, and the task
+    // would be in no span at all.
+    let work = async move { work(operation).await }
+        .instrument(span.clone())
+        .in_current_span();
+    let task = tokio::spawn(Box::pin(work));
     attempt
         .take_steps(task, &fingerprint, &mut audience)
         .instrument(span)
@@ -83,34 +86,33 @@ pub(super) async fn run<T, W, F>(
     drop(renewed);
 }
 
-/// Who is still to be told what: the first caller, and those who joined.
-struct Audience<T, F> {
+/// The callers still to be answered: the first one, and those who joined the flight.
+struct Callers<T, F> {
     flight: Option<FlightLead>,
     tell: Option<F>,
-    /// What the first caller gets, if it is still there to get it.
+    /// The first caller's response, while the caller is still waiting.
     live: Option<T>,
     since: Instant,
-    /// The log has been told that the attempt ended badly.
+    /// Whether the log already says that the attempt ended badly.
     is_logged: bool,
 }
 
-impl<T, F: FnOnce(Result<Reply<T>, Rejection>)> Audience<T, F> {
+impl<T, F: FnOnce(Result<Reply<T>, Rejection>)> Callers<T, F> {
     fn tell(&mut self, reply: Result<Reply<T>, Rejection>) {
-        // Whoever has been told gets nothing more: a response that nobody will read is not held on
-        // to.
+        // A caller is answered once. Drop the response, which nothing will read any more.
         self.live = None;
         if let Some(tell) = self.tell.take() {
             tell(reply);
         }
     }
 
-    /// Hands over what was stored with the effect, whatever the work returned.
+    /// Sends the first caller the answer stored with the effect, whatever the work returned.
     fn tell_joined(&mut self, head: Head, answer: Option<Arc<Answer>>) {
         let (head, live) = (Box::new(head), self.live.take());
         self.tell(Ok(Reply::Joined { head, answer, live }));
     }
 
-    /// Hands over the answer; for a first caller of work that broke off there is none.
+    /// Sends the first caller the live response, or `otherwise` if the work ended without one.
     fn tell_live(&mut self, head: Head, otherwise: Rejection) {
         let head = Box::new(head);
         let reply = self
@@ -129,12 +131,13 @@ impl<T, F: FnOnce(Result<Reply<T>, Rejection>)> Audience<T, F> {
 }
 
 impl Attempt {
-    /// What every line belongs to that is logged because of the attempt: by the work too, and after
-    /// its caller is gone.
+    /// The span for every line that is logged because of the attempt, by the work too, and even
+    /// after the caller has gone.
     fn span(&self) -> tracing::Span {
         let (head, operation) = (&self.claimed.running.head, &self.claimed.operation);
         let request_id = head.request_id.as_ref().map(RequestId::as_str);
-        // Of the highest level, so that no filter takes the id from a line that it lets through.
+        // A span of the highest level, so that no filter removes the id from a line that it lets
+        // through.
         tracing::error_span!("hapax.attempt", request_id, operation = %operation.id(), fence = %head.fence, attempt = head.attempts)
     }
 
@@ -142,7 +145,7 @@ impl Attempt {
         &self,
         mut task: JoinHandle<Ended<T>>,
         fingerprint: &Fingerprint,
-        audience: &mut Audience<T, F>,
+        audience: &mut Callers<T, F>,
     ) where
         F: FnOnce(Result<Reply<T>, Rejection>),
     {
@@ -188,8 +191,8 @@ impl Attempt {
         }
     }
 
-    /// Waits for the work to end, however long it takes, but lets nobody else wait longer than they
-    /// should.
+    /// Waits for the work to end, without a limit, but reports when the attempt has run too long or
+    /// lost its lease.
     async fn watch<T>(
         &self,
         running: &Running,
@@ -206,27 +209,41 @@ impl Attempt {
         }
     }
 
-    /// What the work ended in. What only the first caller gets is kept for it.
+    /// The outcome of the work. The first caller's response is put aside in `audience`.
     fn outcome<T, F>(
         &self,
         joined: Result<Ended<T>, JoinError>,
-        audience: &mut Audience<T, F>,
+        audience: &mut Callers<T, F>,
     ) -> Outcome {
         match joined {
             Ok(ended) => {
                 audience.live = audience.tell.is_some().then_some(ended.live);
                 ended.outcome
             }
-            Err(error) => {
-                let operation = &self.claimed.operation;
-                operation.note_cause(format!("the work broke off: {error}"));
-                Outcome::Lost(if error.is_panic() {
-                    Loss::Panicked
-                } else {
-                    Loss::NoAnswer
-                })
-            }
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => {
+                    self.log_panic(&*panic);
+                    Outcome::Lost(Loss::Panicked)
+                }
+                Err(error) => {
+                    let operation = &self.claimed.operation;
+                    operation.note_cause(format!("the work broke off: {error}"));
+                    Outcome::Lost(Loss::NoAnswer)
+                }
+            },
         }
+    }
+
+    /// Logs a panic of the work with all that helps to find its cause.
+    fn log_panic(&self, panic: &(dyn Any + Send)) {
+        let message = panic_message(panic);
+        let operation = &self.claimed.operation;
+        operation.note_cause(format!("the work panicked: {message}"));
+        let Head { id, scope, key, .. } = &self.claimed.running.head;
+        tracing::error!(
+            method = %scope.method, path = %scope.path, key = key.as_str(), record = %id, operation = %operation.id(), panic = message,
+            "the guarded work panicked"
+        );
     }
 
     fn ended(&self, outcome: Outcome) -> step::Event {
@@ -238,22 +255,23 @@ impl Attempt {
         }
     }
 
-    /// Somebody else may know more by now: those who joined, and those who come, ask the store.
-    fn let_go<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, audience: &mut Audience<T, F>) {
+    /// Ends the flight: another node may know more by now, so joiners and later callers ask the
+    /// store.
+    fn let_go<T, F: FnOnce(Result<Reply<T>, Rejection>)>(&self, audience: &mut Callers<T, F>) {
         drop(audience.flight.take());
-        // Given up by a drain: the caller should hear of it while there is somebody to tell it.
+        // A drain gave the attempt up. Answer the caller while the process still can.
         if self.engine.is_draining() {
             self.log_lost("this process stops before it has ended", audience);
             audience.tell(Err(Rejection::lost(&self.call.policy, true)));
         }
     }
 
-    /// The attempt has run for as long as one may: from now on it counts as lost, unless it ends
-    /// after all.
+    /// The attempt has reached its longest allowed time: it counts as lost from now on, unless it
+    /// ends after all.
     async fn give_up<T, F: FnOnce(Result<Reply<T>, Rejection>)>(
         &self,
         running: &Running,
-        audience: &mut Audience<T, F>,
+        audience: &mut Callers<T, F>,
     ) -> step::Event {
         let policy = &self.call.policy;
         self.engine
@@ -276,7 +294,7 @@ impl Attempt {
                 });
                 written.into()
             }
-            // Unrenewed, the lease lapses by itself; joiners look for themselves.
+            // Without renewal the lease lapses by itself. Joiners ask the store.
             Err(rejection) => {
                 drop(audience.flight.take());
                 step::Event::Failed {
@@ -287,11 +305,11 @@ impl Attempt {
         }
     }
 
-    /// Writes the end of the attempt, for as long as that takes.
+    /// Writes the end of the attempt, and repeats that until the store replies.
     async fn write<T, F: FnOnce(Result<Reply<T>, Rejection>)>(
         &self,
         mut end: End,
-        audience: &mut Audience<T, F>,
+        audience: &mut Callers<T, F>,
         caller: &Caller<'_>,
     ) -> Step {
         let head = &self.claimed.running.head;
@@ -299,7 +317,7 @@ impl Attempt {
             subject: self.call.subject(head.id),
             state: end.finish.state,
         });
-        // Counted until what is written has been counted.
+        // The reservation is held until the write has been counted.
         let _room = self.room_for_answer(&mut end);
         let timeout = self.call.policy.store_timeout;
         let patience = Instant::now() + timeout;
@@ -332,8 +350,8 @@ impl Attempt {
         }
     }
 
-    /// Room in the principal's quota for the answer. Without it only the mark is written that the
-    /// effect is done.
+    /// Reserves room for the answer in the principal's quota. Without room, the record only says
+    /// that the effect is done.
     fn room_for_answer(&self, end: &mut End) -> Option<Reserved> {
         let length = end.finish.answer.as_ref()?.encoded_len();
         let room = self.engine.store.reserve_bytes(&self.call.scope, length);
@@ -343,8 +361,8 @@ impl Attempt {
         room.ok().flatten()
     }
 
-    /// Room in memory for an answer whose record cannot be written now. Without it only the mark is
-    /// written that the effect is done.
+    /// Reserves memory for an answer whose record cannot be written now. Without room, the record
+    /// only says that the effect is done.
     fn reserve(&self, end: &mut End) -> Option<OwnedSemaphorePermit> {
         let weight = u32::try_from(end.finish.answer.as_ref()?.weight()).unwrap_or(u32::MAX);
         let room = self.engine.unwritten.clone().try_acquire_many_owned(weight);
@@ -354,12 +372,12 @@ impl Attempt {
         room.ok()
     }
 
-    /// Tells everybody.
+    /// Answers the first caller and the joiners.
     async fn conclude<T, F: FnOnce(Result<Reply<T>, Rejection>)>(
         &self,
         conclusion: Conclusion,
         outcome: &Outcome,
-        audience: &mut Audience<T, F>,
+        audience: &mut Callers<T, F>,
     ) {
         let policy = &self.call.policy;
         let Head {
@@ -411,12 +429,12 @@ impl Attempt {
         }
     }
 
-    /// The record was completed in the transaction of the effect: that is what everybody gets.
+    /// The record was completed in the transaction of the effect: every caller gets that answer.
     fn conclude_joined<T, F: FnOnce(Result<Reply<T>, Rejection>)>(
         &self,
         seen: Seen,
         outcome: &Outcome,
-        audience: &mut Audience<T, F>,
+        audience: &mut Callers<T, F>,
     ) {
         let Some(Record { head, answer }) = seen.record.clone() else {
             return;
@@ -433,7 +451,7 @@ impl Attempt {
         audience.tell_joined(head, answer);
     }
 
-    /// The record as the attempt's own transaction has left it.
+    /// The record as the attempt's own transaction left it.
     fn seen_joined(&self) -> Option<Seen> {
         let Joined { finish, now } = self.claimed.operation.joined()?;
         let record = Record {
@@ -447,11 +465,11 @@ impl Attempt {
         })
     }
 
-    /// What this node remembers of an attempt that ended as its work said.
+    /// Caches the record of an attempt that ended as its work said, and reports it.
     fn keep(&self, seen: &Seen, since: Instant) -> Option<Head> {
         self.observe_finished(seen, since);
         if let Some(epoch) = self.epoch {
-            self.engine.cache.keep(seen, epoch);
+            self.engine.cache.keep(seen, epoch, self.engine.clock.now());
         }
         let head = seen.head()?.clone();
         self.engine.note_end(&self.call, &head);
@@ -464,14 +482,14 @@ impl Attempt {
             subject: self.call.subject(head.id),
             state: head.state,
             elapsed: since.elapsed(),
-            // Given up for lost in between: its lease was over before it ended, or it had run for
-            // too long.
+            // The attempt was given up for lost: its lease was over before it ended, or it ran too
+            // long.
             late: self.claimed.operation.has_lost_lease(),
         });
     }
 
-    /// Tells the log of an attempt that ended without an answer, once and with its cause.
-    fn log_end<T, F>(&self, outcome: &Outcome, head: &Head, audience: &mut Audience<T, F>) {
+    /// Logs, once and with its cause, that an attempt ended without an answer.
+    fn log_end<T, F>(&self, outcome: &Outcome, head: &Head, audience: &mut Callers<T, F>) {
         let cause = self.claimed.operation.cause();
         if head.state == State::Unknown {
             return self.log_lost(cause, audience);
@@ -479,11 +497,11 @@ impl Attempt {
         if matches!(outcome, Outcome::Released { status: None }) && !audience.is_logged {
             audience.is_logged = true;
             let Head { id, scope, .. } = head;
-            tracing::warn!(method = %scope.method, path = %scope.path, record = %id, cause, "a request was not sent: the service could not be reached");
+            tracing::warn!(method = %scope.method, path = %scope.path, record = %id, cause, "an attempt had no effect: a repeat may run it again");
         }
     }
 
-    fn log_lost<T, F>(&self, cause: &str, audience: &mut Audience<T, F>) {
+    fn log_lost<T, F>(&self, cause: &str, audience: &mut Callers<T, F>) {
         if std::mem::replace(&mut audience.is_logged, true) {
             return;
         }
@@ -499,14 +517,21 @@ impl Attempt {
     }
 }
 
-/// What happened while the work ran.
+/// What ended the wait for the work.
 enum Watched<T> {
     Ended(Result<Ended<T>, JoinError>),
     LeaseLost,
     RanTooLong,
 }
 
-/// Whether the work said something else than it has stored.
+/// The message of a panic.
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a value that is no text")
+}
+
+/// Whether the work returned something other than it stored.
 fn differs(outcome: &Outcome, head: &Head, stored: Option<&Answer>) -> bool {
     match (outcome, stored) {
         (

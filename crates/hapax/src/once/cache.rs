@@ -1,8 +1,8 @@
 //! Finished records in memory: a replay without a round trip.
 //!
-//! An entry is good only under the forget-epoch it was read in, and only while that epoch is known
-//! to be current: read from the store no longer than [`EPOCH_GOOD_FOR`] ago. `forget` raises the
-//! epoch and waits that long, so that when it returns no node can serve the answer.
+//! An entry is valid only under the forget-epoch in which it was read, and only while that epoch is
+//! known to be current: read from the store no longer than [`EPOCH_GOOD_FOR`] ago. `forget` raises
+//! the epoch and waits that long, so that when it returns no node can serve the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use tokio::time::Instant;
 
 use crate::hash::Ids;
 
-/// How long a reading of the forget-epoch is good for.
+/// How long a reading of the forget-epoch is valid.
 pub(crate) const EPOCH_GOOD_FOR: Duration = Duration::from_secs(1);
 
-/// Roughly what an entry takes besides its answer.
+/// The approximate size of an entry without its answer.
 const ENTRY_BYTES: usize = 512;
 
 pub(crate) struct Cache {
@@ -33,7 +33,7 @@ pub(crate) struct Cache {
 struct Entry {
     record: Arc<Record>,
     epoch: u64,
-    /// The store's time, and ours, when the record was read.
+    /// The store's time, and this node's, when the record was read.
     seen: Timestamp,
     at: Instant,
 }
@@ -68,16 +68,16 @@ impl Cache {
         }
     }
 
-    /// The epoch, if it is known well enough to serve or fill entries under it.
-    pub(crate) fn epoch(&self) -> Option<u64> {
+    /// The epoch, if its reading is recent enough to read or fill entries under it.
+    pub(crate) fn epoch(&self, now: Instant) -> Option<u64> {
         let known = *self.epoch.lock();
         known
-            .filter(|(read_at, _)| read_at.elapsed() < EPOCH_GOOD_FOR)
+            .filter(|(read_at, _)| now.saturating_duration_since(*read_at) < EPOCH_GOOD_FOR)
             .map(|(_, epoch)| epoch)
     }
 
-    /// Takes note of the store info that was asked for at `asked_at`; counting from then errs on the safe
-    /// side.
+    /// Takes the epoch of the store info that was requested at `asked_at`. The reading counts from
+    /// the request, not from the reply, which errs on the safe side.
     pub(crate) fn learn(&self, info: &StoreInfo, asked_at: Instant) {
         let mut known = self.epoch.lock();
         if known.is_none_or(|(read_at, _)| read_at < asked_at) {
@@ -85,16 +85,21 @@ impl Cache {
         }
     }
 
-    /// A record that may be replayed, and what time it is by the store's clock.
-    pub(crate) fn get(&self, id: &RecordId, epoch: u64) -> Option<(Arc<Record>, Timestamp)> {
+    /// A record that may be replayed, and the store's current time.
+    pub(crate) fn get(
+        &self,
+        id: &RecordId,
+        epoch: u64,
+        now: Instant,
+    ) -> Option<(Arc<Record>, Timestamp)> {
         let entry = self.entries.get(id)?;
-        let now = entry.seen.after(entry.at.elapsed());
+        let now = entry.seen.after(now.saturating_duration_since(entry.at));
         let is_good = entry.epoch == epoch;
         (is_good && entry.record.head.expires_at > now).then_some((entry.record, now))
     }
 
     /// Keeps a record that has an answer. `epoch` must have been read before the record was.
-    pub(crate) fn keep(&self, seen: &Seen, epoch: u64) {
+    pub(crate) fn keep(&self, seen: &Seen, epoch: u64, now: Instant) {
         let Some(record) = seen
             .record
             .as_ref()
@@ -106,7 +111,7 @@ impl Cache {
             record: Arc::new(record.clone()),
             epoch,
             seen: seen.now,
-            at: Instant::now(),
+            at: now,
         };
         self.entries.insert(record.head.id, entry);
     }

@@ -1,4 +1,4 @@
-//! What goes into the engine and what comes out.
+//! The engine's input and output.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,35 +23,35 @@ use crate::observe::{Source, Subject};
 /// One request, as the engine sees it.
 #[derive(Clone)]
 pub(crate) struct Call {
-    /// Of scope and key; a digest, so made once.
+    /// The digest of scope and key, computed once.
     pub(crate) id: RecordId,
     pub(crate) scope: Arc<Scope>,
     pub(crate) key: Key,
     pub(crate) policy: Arc<Policy>,
-    /// What the request is called in every log; `None` without HTTP.
+    /// The id of the request in every log; `None` without HTTP.
     pub(crate) request_id: Option<RequestId>,
     pub(crate) request: Arc<dyn Request>,
-    /// What it counts for, should its key be new.
+    /// The velocity rules for which it counts if its key is new.
     pub(crate) counted: Arc<[Counted]>,
-    /// Where it comes from, if nobody has checked who sends it.
+    /// The peer, if the principal is not verified.
     pub(crate) unverified: Option<UnverifiedCall>,
     /// How long to wait for a running attempt.
     pub(crate) wait: Duration,
-    /// The caller wants nothing begun after this.
+    /// The time after which the caller wants nothing begun.
     pub(crate) deadline: Option<Timestamp>,
-    /// The key is a token that may begin nothing after this.
+    /// The time after which the key, a token, may begin nothing.
     pub(crate) token_until: Option<Timestamp>,
 }
 
-/// The address of a client, as limits per client count it.
+/// The address of a client, as used by limits per client.
 pub(crate) type PeerId = [u8; 16];
 
-/// A call whose principal is only what somebody has presented.
+/// A call whose principal is claimed but not verified.
 #[derive(Clone)]
 pub(crate) struct UnverifiedCall {
     /// The client that sends it.
     pub(crate) peer: PeerId,
-    /// What it counts for while nothing is known of its principal: for its peer.
+    /// The velocity rules for which it counts while its principal is unknown: those of its peer.
     pub(crate) counted: Arc<[Counted]>,
 }
 
@@ -71,14 +71,14 @@ impl Call {
         }
     }
 
-    /// Whether the caller may have to be told that it is too late to begin.
+    /// Whether the deadline or the token's time may have passed.
     pub(super) fn is_late(&self, now: Timestamp) -> bool {
         self.deadline.is_some_and(|deadline| deadline < now)
             || self.token_until.is_some_and(|until| until < now)
     }
 
-    /// The request's fingerprint as a record would have it: under the policy the record was made
-    /// with.
+    /// The fingerprint of the request under the policy that the record was made with, or the
+    /// route's policy if there is no record.
     pub(super) async fn fingerprint_for(
         &self,
         head: Option<&Head>,
@@ -109,18 +109,22 @@ pub(crate) trait Request: Send + Sync + 'static {
     fn fingerprint<'a>(&'a self, policy: &'a Arc<FingerprintPolicy>) -> Fingerprinting<'a>;
 }
 
-/// A request of bytes in memory.
+/// A request whose body is in memory.
 pub(crate) struct Plain {
     pub(crate) scope: Arc<Scope>,
+    pub(crate) content_type: Option<&'static str>,
     pub(crate) body: Bytes,
 }
 
 impl Request for Plain {
     fn fingerprint<'a>(&'a self, policy: &'a Arc<FingerprintPolicy>) -> Fingerprinting<'a> {
+        let content_type = self
+            .content_type
+            .map(|name| ("content-type", name.as_bytes()));
         let head = RequestHead {
             scope: &self.scope,
             target: &self.scope.path,
-            headers: Vec::new(),
+            headers: content_type.into_iter().collect(),
         };
         let mut fingerprinter = Fingerprinter::new(policy, &head);
         fingerprinter.update(&self.body);
@@ -128,29 +132,29 @@ impl Request for Plain {
     }
 }
 
-/// How the work ended, and what only the first caller gets of it.
+/// How the work ended, and the first caller's response.
 pub(crate) struct Ended<T> {
     pub(crate) outcome: Outcome,
     pub(crate) live: T,
 }
 
-/// What a caller gets.
+/// The reply to a caller.
 pub(crate) enum Reply<T> {
-    /// The work ran for this caller.
+    /// The work ran for this call.
     First {
-        /// The record as it was written. Of a released attempt too.
+        /// The record as it was written, also for a released attempt.
         head: Box<Head>,
         live: T,
     },
-    /// The work ran for this caller, and its record was completed in the transaction of its effect.
-    /// What was stored there counts, whatever the work returned; where no answer was kept, that is
-    /// all there is.
+    /// The work ran for this call, and its record was completed in the transaction of its effect.
+    /// The answer stored there counts, whatever the work returned. If no answer was kept, only the
+    /// head is known.
     Joined {
         head: Box<Head>,
         answer: Option<Arc<Answer>>,
         live: Option<T>,
     },
-    /// The work ran before.
+    /// The work ran before this call.
     Replay {
         head: Box<Head>,
         answer: Arc<Answer>,

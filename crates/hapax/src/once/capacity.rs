@@ -1,13 +1,15 @@
-//! Room for new keys: how many records a store may hold, and for whom the last of it is kept.
+//! Room for new keys: how many records a store may hold, and for which principals the last part is
+//! reserved.
 //!
-//! The store counts its records, and every node reads the counts with the store info, once a second at
-//! most. In between a node adds what it has begun itself. So a limit may be passed by what all
-//! nodes begin in about a second; no record is ever removed to make room.
+//! The store counts its records, and every node reads the counts with the store info, at most once
+//! a second. In between a node adds the records that it has begun itself. So the limit may be
+//! exceeded by the records that all nodes begin in about a second. No record is ever removed to
+//! make room.
 //!
-//! A caller whose credential nobody has checked can be anybody: forged credentials make as many
-//! principals as somebody likes. Such a caller is a *stranger* until one of its operations has been
-//! answered with 2xx. The store remembers the principals of whom that is true, as long as they have
-//! such a record and up to a day longer; a node writes this down once per principal and day.
+//! An unverified caller can present any number of forged credentials, each of which is another
+//! principal. Such a caller is a *stranger* until one of its operations has been answered with 2xx.
+//! The store remembers the principals that have such a record, for as long as they have it and up
+//! to a day longer. A node writes this once per principal and day.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,41 +29,43 @@ use super::call::{Call, PeerId};
 use super::engine::Engine;
 use super::quota_store::Quotas;
 
-/// The part of all records that only principals with records may begin: a tenth.
+/// The part of all records that only known principals may begin: a tenth.
 const RESERVED_PART: u64 = 10;
-/// The part of all refused records that one peer may have while there are too many: a hundredth.
+/// The part of the limit on refused records from which a peer is refused, once the limit is
+/// reached: a hundredth.
 const PEER_PART: u64 = 100;
-/// Peers that are counted one by one; those that come after share a count.
+/// The number of peers that are counted individually; further ones share a count.
 const PEERS_MAX: usize = 65_536;
-/// Principals that are known without asking the store.
+/// The number of principals that a node remembers as known.
 const KNOWN_MAX: usize = 10_000;
-/// Principals that wait to be written down; the others are noticed again with their next record.
+/// The number of known principals that may wait to be written; others are noticed again with their
+/// next record.
 const UNWRITTEN_MAX: usize = 10_000;
-/// How long the store is told that a principal is known, beyond the life of its record: it is
-/// written again when that is used up.
+/// How long the store remembers a principal beyond the life of its record. The principal is written
+/// again when that time is used up.
 const KNOWN_LONGER: Duration = Duration::from_secs(24 * 60 * 60);
-/// How long what the store says of a principal is believed.
+/// How long a node trusts the store's reply about a principal.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
-/// How long known principals are gathered before they are written down together.
+/// How long known principals are gathered before they are written together.
 const GATHER: Duration = Duration::from_secs(1);
-/// When a stranger may ask again whose peer has made too many refused records.
+/// When a refused stranger may try again.
 const COME_BACK: Duration = Duration::from_secs(60);
 
 pub(crate) struct Capacity {
     records_max: AtomicU64,
     refused_max: AtomicU64,
-    /// What the store counted last, and what this node has begun since.
+    /// The store's last count, plus the records that this node has begun since.
     records: AtomicU64,
     refused: AtomicU64,
-    /// The store's time of that count, in microseconds.
+    /// The store's time of the last count, in microseconds.
     now: AtomicU64,
     refused_by: Mutex<RefusedBy>,
-    /// Until when a principal is known, by the store's clock.
+    /// Until when each principal is known, by the store's clock.
     known: quick_cache::sync::Cache<PrincipalId, Timestamp>,
     unwritten: Mutex<Vec<KnownPrincipal>>,
 }
 
-/// Who may begin a new key, as far as the number of records goes.
+/// Who may begin a new key, considering only the number of records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Space {
     Anybody,
@@ -94,7 +98,7 @@ impl Capacity {
         );
     }
 
-    /// What the store has counted.
+    /// Takes over the store's counts.
     pub(super) fn learn(&self, info: &StoreInfo) {
         let Counts { records, refused } = info.counts.unwrap_or_default();
         self.records.store(records, Ordering::Relaxed);
@@ -102,16 +106,16 @@ impl Capacity {
         self.now.store(info.now.as_micros(), Ordering::Relaxed);
     }
 
-    /// One more record, begun here.
+    /// Counts a record that this node has begun.
     pub(super) fn add_record(&self) {
         self.records.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An attempt ended here in a record that is kept only because its caller was refused.
-    pub(super) fn add_refused(&self, peer: Option<PeerId>) {
+    /// Counts a record that is kept only because its caller was refused.
+    pub(super) fn add_refused(&self, peer: Option<PeerId>, now: Instant) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         if let Some(peer) = peer {
-            self.refused_by.lock().add(peer, Instant::now());
+            self.refused_by.lock().add(peer, now);
         }
     }
 
@@ -127,19 +131,19 @@ impl Capacity {
         }
     }
 
-    /// Whether there are too many refused records, and this peer has more of them than its part.
-    fn is_over(&self, peer: PeerId) -> bool {
+    /// Whether there are too many refused records, and this peer has made its part of them.
+    fn is_over(&self, peer: PeerId, now: Instant) -> bool {
         let max = self.refused_max.load(Ordering::Relaxed);
         self.refused.load(Ordering::Relaxed) >= max
-            && self.refused_by.lock().count(peer, Instant::now()) >= (max / PEER_PART).max(1)
+            && self.refused_by.lock().count(peer, now) >= (max / PEER_PART).max(1)
     }
 
     fn store_now(&self) -> Timestamp {
         Timestamp::from_micros(self.now.load(Ordering::Relaxed))
     }
 
-    /// Notes that a principal has a completed record. Returns whether somebody has to begin writing
-    /// such notes down.
+    /// Remembers the principal of a completed record as known. Returns whether the caller has to
+    /// start the task that writes known principals.
     fn note_known(&self, scope: &Scope, head: &Head) -> bool {
         let is_success = head.state == State::Completed && matches!(head.status, Some(200..=299));
         let Some(id) = PrincipalId::of(scope).filter(|_| is_success) else {
@@ -164,8 +168,8 @@ impl Capacity {
 }
 
 impl Engine {
-    /// Whether there is room for a new key of this caller. Says whether the caller is a stranger,
-    /// where that matters; the store is asked only then.
+    /// Checks that there is room for a new key of this caller. Returns whether the caller is a
+    /// stranger, if that matters; the store is asked only then.
     pub(super) async fn find_room(&self, call: &Call) -> Result<bool, Rejection> {
         let space = self.capacity.space();
         if space == Space::Nobody {
@@ -174,7 +178,7 @@ impl Engine {
         let is_peer_over = call
             .unverified
             .as_ref()
-            .is_some_and(|unverified| self.capacity.is_over(unverified.peer));
+            .is_some_and(|unverified| self.capacity.is_over(unverified.peer, self.clock.now()));
         let is_counted = call
             .unverified
             .as_ref()
@@ -214,11 +218,11 @@ impl Engine {
         Ok(is_known)
     }
 
-    /// Takes note of what an attempt of this call has ended in.
+    /// Takes account of the end of an attempt of this call.
     pub(super) fn note_end(self: &Arc<Self>, call: &Call, head: &Head) {
         if head.is_refused() {
-            self.capacity
-                .add_refused(call.unverified.as_ref().map(|unverified| unverified.peer));
+            let peer = call.unverified.as_ref().map(|unverified| unverified.peer);
+            self.capacity.add_refused(peer, self.clock.now());
         } else if self.capacity.note_known(&call.scope, head) {
             let (engine, timeout) = (Arc::downgrade(self), call.policy.store_timeout);
             tokio::spawn(async move {
@@ -230,8 +234,8 @@ impl Engine {
         }
     }
 
-    /// Writes down who is known. What fails is forgotten here too, so that it is written after the
-    /// next record.
+    /// Writes the known principals to the store. After a failure this node forgets them too, so
+    /// that they are written with their next record.
     async fn write_known(&self, timeout: Duration) {
         let unwritten = std::mem::take(&mut *self.capacity.unwritten.lock());
         if self
@@ -246,13 +250,13 @@ impl Engine {
     }
 }
 
-/// How many refused records each peer has made in the last ten to twenty minutes.
+/// The number of refused records that each peer has made in the last ten to twenty minutes.
 #[derive(Default)]
 struct RefusedBy {
     since: Option<Instant>,
     latest: HashMap<PeerId, u64>,
     before: HashMap<PeerId, u64>,
-    /// Of peers that came when there were too many of them.
+    /// The shared counts of peers beyond `PEERS_MAX`.
     others: [u64; 2],
 }
 
@@ -334,20 +338,23 @@ mod tests {
         );
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn only_a_peer_with_more_than_its_part_is_over() {
+    #[test]
+    fn only_a_peer_with_more_than_its_part_is_over() {
         let capacity = capacity(1_000, 200);
-        (0..199).for_each(|_| capacity.add_refused(Some(ANN)));
-        assert!(!capacity.is_over(ANN), "there is room for all");
-        capacity.add_refused(Some(BOB));
+        let now = Instant::now();
+        (0..199).for_each(|_| capacity.add_refused(Some(ANN), now));
+        assert!(!capacity.is_over(ANN, now), "there is room for all");
+        capacity.add_refused(Some(BOB), now);
         assert!(
-            capacity.is_over(ANN) && !capacity.is_over(BOB),
+            capacity.is_over(ANN, now) && !capacity.is_over(BOB, now),
             "one of two hundred is within a hundredth"
         );
-        capacity.add_refused(Some(BOB));
-        assert!(capacity.is_over(BOB));
-        tokio::time::advance(REFUSED_FOR * 2).await;
-        assert!(!capacity.is_over(ANN), "what it made is gone by now");
+        capacity.add_refused(Some(BOB), now);
+        assert!(capacity.is_over(BOB, now));
+        assert!(
+            !capacity.is_over(ANN, now + REFUSED_FOR * 2),
+            "what it made is gone by now"
+        );
     }
 
     #[tokio::test(start_paused = true)]

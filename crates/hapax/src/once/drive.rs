@@ -1,5 +1,5 @@
-//! The path of a call through this node: memory, then the request that works on the key already,
-//! then the store.
+//! The path of a call through this node: first the cache, then a flight of the same key, then the
+//! store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +25,9 @@ use super::remote;
 use crate::observe::{Event, Source};
 
 impl Engine {
-    /// Answers a call, having its work run if nothing is remembered of it.
+    /// Answers a call, and runs its work if no record prevents it.
     ///
-    /// Dropping the future changes nothing for the work: it runs on a task of its own.
+    /// Dropping the future does not stop the work, which has its own task.
     pub(crate) async fn drive<T, W, F>(
         self: &Arc<Self>,
         call: Call,
@@ -65,7 +65,7 @@ impl Engine {
         W: FnOnce(Operation) -> F + Send + 'static,
         F: Future<Output = Ended<T>> + Send + 'static,
     {
-        // Known before any record is read: what is read later may be kept under it.
+        // Read the epoch before any record: a record that is read later may be cached under it.
         let epoch = self.epoch(call.policy.store_timeout).await;
         if let Some(reply) = self.recall(call, id, epoch).await {
             return reply;
@@ -88,7 +88,7 @@ impl Engine {
                         send,
                     ));
                     tokio::spawn(lead.in_current_span());
-                    // A leader that vanishes is our bug; what it did is not known.
+                    // A leader that disappears is a bug in Hapax; the outcome is unknown.
                     let lost = || Led::Reply(Err(Rejection::lost(&call.policy, false)));
                     match received.await.unwrap_or_else(|_| lost()) {
                         Led::Reply(reply) => return reply,
@@ -113,14 +113,14 @@ impl Engine {
         Err(Rejection::in_flight(Duration::ZERO))
     }
 
-    /// A replay from memory. The fingerprint is compared here as anywhere.
+    /// Replays an answer from memory. The fingerprint is compared here too.
     async fn recall<T>(
         &self,
         call: &Call,
         id: RecordId,
         epoch: Option<u64>,
     ) -> Option<Result<Reply<T>, Rejection>> {
-        let (record, now) = self.cache.get(&id, epoch?)?;
+        let (record, now) = self.cache.get(&id, epoch?, self.clock.now())?;
         let answer = record.answer.clone()?;
         let head = Box::new(record.head.clone());
         let of_version = is_of_version(&answer, &call.policy);
@@ -150,7 +150,8 @@ impl Engine {
         }))
     }
 
-    /// Waits for a flight: the record it ended with, or nothing if the caller should look again.
+    /// Waits for a flight. Returns the record it ended with, or `None` if the caller should look
+    /// again.
     async fn wait_for_flight(
         &self,
         call: &Call,
@@ -163,8 +164,8 @@ impl Engine {
             self.limits.waiters_max,
         );
         let waiter = counted.ok_or_else(|| Rejection::in_flight(Duration::ZERO))?;
-        // The leader asks the store a bounded number of times; this only guards against one that
-        // does not.
+        // The leader's calls to the store are bounded; this timeout only guards against a leader
+        // that is stuck.
         let claiming = tokio::time::timeout(call.policy.store_timeout * 4, waiter.flight.decided());
         let end = match claiming.await.map_err(|_| Rejection::StoreUnavailable)? {
             FlightState::Claiming => return Ok(None),
@@ -186,7 +187,8 @@ impl Engine {
         match end {
             FlightEnd::Again => Ok(None),
             FlightEnd::Failed(rejection) => Err(rejection),
-            // Those who waited do not all rush in where one was turned away.
+            // After a released attempt the waiters are refused, so that they do not all start at
+            // once.
             FlightEnd::Seen { seen, ran: true } if is_retryable(&seen) => {
                 let head = seen.head();
                 let is_same = Some(call.fingerprint_for(head).await?)
@@ -201,7 +203,7 @@ impl Engine {
         }
     }
 
-    /// What a record means for a caller who has no claim of its own to make.
+    /// The reply that a record gives to a caller without a claim.
     async fn reply_from<T>(&self, call: &Call, seen: &Seen, source: Source) -> Found<T> {
         let fingerprint = match call.fingerprint_for(seen.head()).await {
             Ok(fingerprint) => fingerprint,
@@ -242,7 +244,8 @@ impl Engine {
         })
     }
 
-    /// What is there after an attempt lost its fence: discard, re-read, replay.
+    /// The reply after an attempt lost its fence: discard the outcome, read the record again,
+    /// replay.
     pub(super) async fn after_fence_lost<T>(
         &self,
         call: &Call,
@@ -255,7 +258,7 @@ impl Engine {
     }
 }
 
-/// What a record means for a caller who only looks at it.
+/// The result of judging a record without claiming it.
 enum Found<T> {
     Reply(Result<Reply<T>, Rejection>),
     /// An attempt is running.
@@ -267,14 +270,14 @@ enum Found<T> {
 /// What a leader reports to its caller.
 enum Led<T, W> {
     Reply(Result<Reply<T>, Rejection>),
-    /// An attempt of another node is running; the work was not used.
+    /// An attempt of another node is running; the work was not started.
     Wait {
         running_for: Duration,
         work: W,
     },
 }
 
-/// Leads a flight, on a task of its own: whoever hangs up stops nothing.
+/// Leads a flight, on its own task, so that a caller who hangs up stops nothing.
 async fn lead<T, W, F>(
     engine: Arc<Engine>,
     call: Call,
@@ -301,7 +304,7 @@ async fn lead<T, W, F>(
         }
         Lead::Replay(seen) => {
             if let Some(epoch) = epoch {
-                engine.cache.keep(&seen, epoch);
+                engine.cache.keep(&seen, epoch, engine.clock.now());
             }
             let reply = engine.replay(&call, &seen, Source::Store);
             flight.end_with(seen, false);
@@ -327,7 +330,7 @@ async fn lead<T, W, F>(
                 None if rejection == Rejection::StoreUnavailable => {
                     flight.end(FlightEnd::Failed(rejection.clone()));
                 }
-                // The leader's own trouble, such as a body that cannot be read again.
+                // A failure of this request only, such as a body that cannot be read again.
                 None => flight.end(FlightEnd::Again),
             }
             let _ = send.send(Led::Reply(Err(rejection)));
@@ -335,15 +338,14 @@ async fn lead<T, W, F>(
     }
 }
 
-/// Whether an answer was kept under the version that the route has now: in another it might mislead
-/// its reader.
+/// Whether an answer was kept under the route's current answer version. An answer of another
+/// version might mislead the caller.
 fn is_of_version(answer: &Answer, policy: &Policy) -> bool {
     answer.version() == policy.answer_version.as_deref().map(str::as_bytes)
 }
 
-/// What is said of an answer that is not sent again: the effect is done, and there is no answer to
-/// show for it.
-fn not_kept(head: &Head) -> Rejection {
+/// The rejection for a completed operation without an answer to replay.
+pub(super) fn not_kept(head: &Head) -> Rejection {
     Rejection::AnswerNotKept {
         status: head.answered(),
         at: head.finished_at,

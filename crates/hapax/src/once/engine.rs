@@ -1,4 +1,4 @@
-//! The engine: what all calls of a node share, and the limits it keeps.
+//! The engine: the state that all calls of a node share, and the node's limits.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use hapax_core::policy::Policy;
 use hapax_core::rejection::Rejection;
 use hapax_core::store::{Store, StoreError, StoreErrorKind};
 use tokio::sync::{Mutex, OnceCell, OwnedSemaphorePermit, Semaphore, TryAcquireError};
-use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -23,58 +22,59 @@ use super::remote::Remote;
 use super::renew::Renewals;
 use super::sweep::Sweep;
 use super::velocity::Velocities;
+use crate::clock::NodeClock;
 use crate::observe::{Event, Observer};
 use crate::outage::{Outage, Over};
 
-/// How long the store must not have failed anybody before it is called back.
+/// How long the store must not have failed before it counts as available again.
 const STORE_IS_BACK_AFTER: Duration = Duration::from_secs(1);
 
-/// Every limit of a node that is not a route's.
+/// The limits of a node, as opposed to those of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Attempts that may be running; further ones are refused with `too-many-keys`.
+    /// Attempts that may run at once; further ones are refused with `too-many-keys`.
     pub attempts_in_flight_max: usize,
-    /// Claims whose reply was lost that are followed up until they are released; further ones are
-    /// left to lapse.
+    /// Claims with a lost reply that are followed up until they are released; further ones are left
+    /// to lapse.
     pub lost_claims_max: usize,
-    /// Requests that may wait for one key; further ones are told to come back.
+    /// Requests that may wait for one key; further ones are refused and told to retry.
     pub waiters_per_key_max: usize,
-    /// Requests that may wait on this node.
+    /// Requests that may wait on this node, for all keys.
     pub waiters_max: usize,
     /// Memory for answers that can be replayed without asking the store.
     pub cache_bytes_max: u64,
-    /// Memory for answers whose record could not be written yet. Over it, only the mark that the
-    /// effect is done is written.
+    /// Memory for answers whose record could not be written yet. Beyond it, the record only says
+    /// that the effect is done.
     pub unwritten_bytes_max: usize,
-    /// How long a poll for attempts of other nodes may take.
+    /// How long one poll for attempts of other nodes may take.
     pub poll_timeout: Duration,
-    /// Counts of new keys that may be held at once: one for each rule and each value that has sent
-    /// a new key lately. While so many say something, a new key that would need another is refused
-    /// with `too-many-keys`.
+    /// Velocity counts that may be held at once: one for each rule and each value that has sent a
+    /// new key lately. While this many are in use, a new key that needs another is refused with
+    /// `too-many-keys`.
     pub velocity_entries_max: usize,
-    /// Records that a principal may have in a namespace, until their retention is over. A new key
-    /// over it is refused with `quota-reached`. `None` for any number.
+    /// Records that a principal may have in a namespace, until their retention is over. Further new
+    /// keys are refused with `quota-reached`. `None` for no limit.
     pub records_per_principal_max: Option<u64>,
-    /// Bytes of kept answers that a principal may have in a namespace. Over it a new key is refused
-    /// with `quota-reached`; an answer that would exceed it is sent and not kept.
+    /// Bytes of kept answers that a principal may have in a namespace. At this limit a new key is
+    /// refused with `quota-reached`; an answer that would exceed it is sent but not kept.
     pub bytes_per_principal_max: Option<u64>,
-    /// Records in the store, of all nodes and namespaces. The last tenth is kept for principals who
-    /// have records; over it every new key is refused with `quota-reached`. Nothing is removed to
-    /// make room. `None` for any number.
+    /// Records in the store, of all nodes and namespaces. The last tenth is reserved for principals
+    /// that have records. At the limit every new key is refused with `quota-reached`. Nothing is
+    /// removed to make room. `None` for no limit.
     pub records_max: Option<u64>,
-    /// Of these, records that are kept only because their caller was refused with 401 or 403. Over
-    /// it, unverified callers of whom nothing is known are refused with `too-many-keys` if their
-    /// peer has made a hundredth of them. `None` for any number.
+    /// The part of `records_max` that may be records kept only because their caller was refused
+    /// with 401 or 403. Beyond it, unverified callers without a known principal are refused with
+    /// `too-many-keys` if their peer has made a hundredth of this number. `None` for no limit.
     pub refused_records_max: Option<u64>,
-    /// Bytes of request bodies that may be buffered in memory. A guarded request whose body finds
-    /// no room in one of these four limits is refused with `buffer-full`, before its body is read
-    /// if it declares its length. A body keeps its room until its attempt ends.
+    /// Bytes of request bodies that may be buffered in memory. A guarded request whose body exceeds
+    /// one of the four buffer limits is refused with `buffer-full`, before its body is read if it
+    /// declares its length. A body keeps its room until its attempt ends.
     pub buffered_memory_bytes_max: u64,
-    /// The same for the requests of one [`Peer`](crate::Peer). A request that has no peer in its
-    /// extensions has only the total.
+    /// The same for the requests of one [`Peer`](crate::Peer). For a request without a peer in its
+    /// extensions only the total applies.
     pub buffered_memory_bytes_per_peer_max: u64,
-    /// Bytes of request bodies that may be buffered in files: those of bodies over
-    /// `Policy::body_memory_bytes_max`.
+    /// Bytes of request bodies that may be buffered in files. Bodies larger than
+    /// `Policy::body_memory_bytes_max` are.
     pub buffered_disk_bytes_max: u64,
     /// The same for the requests of one peer.
     pub buffered_disk_bytes_per_peer_max: u64,
@@ -93,15 +93,15 @@ impl Default for Limits {
             velocity_entries_max: 100_000,
             records_per_principal_max: None,
             bytes_per_principal_max: None,
-            // Some 3 GiB of heads in a database, and 400 MB of memory for the index of an embedded
+            // About 3 GiB of heads in a database, and 400 MB of memory for the index of an embedded
             // store.
             records_max: Some(10_000_000),
-            // What one client can make in ten minutes at 160 requests a second; some 30 MB.
+            // What one client can make in ten minutes at 160 requests a second; about 30 MB.
             refused_records_max: Some(100_000),
             buffered_memory_bytes_max: 256 << 20,
-            // A quarter: three quarters are left for others, and it is still room for 64 bodies of
-            // a mebibyte, because a load balancer that nobody named as one looks like a single
-            // peer.
+            // A quarter, so that three quarters are left for other peers. It still holds 64 bodies
+            // of a mebibyte, because a load balancer that is not configured as one looks like a
+            // single peer.
             buffered_memory_bytes_per_peer_max: 64 << 20,
             buffered_disk_bytes_max: 4 << 30,
             buffered_disk_bytes_per_peer_max: 1 << 30,
@@ -109,39 +109,41 @@ impl Default for Limits {
     }
 }
 
-/// What a drain left behind.
+/// The result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
-    /// Attempts that did not end in time and are held as unknown, and claims whose reply was lost
-    /// and whose fate is still open. They may still end late, if the process lives on.
+    /// Attempts that did not end in time and are held as unknown, and claims with a lost reply that
+    /// may still be written. They may still end late, if the process lives on.
     pub left_unknown: usize,
 }
 
 pub(crate) struct Engine {
     pub(crate) store: Arc<QuotaStore>,
     observer: Arc<dyn Observer>,
-    /// The store cannot be reached, or does not do what it is asked.
+    /// Judges what is kept in memory.
+    pub(crate) clock: NodeClock,
+    /// Whether the store is unreachable or failing.
     store_away: Outage,
     pub(crate) limits: Limits,
     pub(crate) cache: Cache,
     pub(crate) capacity: Capacity,
     pub(crate) renewals: Arc<Renewals>,
     pub(crate) remote: Remote,
-    /// How many new keys there have been lately. Outlives the layers, so that a new one with the
-    /// same rule goes on counting.
+    /// Recent counts of new keys. They outlive the layers, so that a new layer with the same rule
+    /// continues the count.
     pub(super) velocities: Arc<Velocities>,
-    /// The same of shadows, which must not take anything away from those who are guarded.
+    /// The counts of shadows, kept apart so that a shadow takes no tokens from guarded routes.
     pub(super) shadow_velocities: Arc<Velocities>,
     pub(crate) flights: Arc<Flights>,
-    /// Attempts, and claims whose fate is open: what a drain waits for.
+    /// Attempts, and claims that may still be written: a drain waits for them.
     pub(crate) attempts: TaskTracker,
-    /// Room for further attempts; closed while draining.
+    /// Permits for further attempts; closed while draining.
     room: Arc<Semaphore>,
     /// The same for shadows.
     shadow_room: Arc<Semaphore>,
-    /// Room for claims whose reply was lost, until they are released.
+    /// Permits for claims whose reply was lost, until they are released.
     pub(super) orphans: Arc<Semaphore>,
-    /// Room for answers whose record could not be written yet, in bytes.
+    /// Permits for bytes of answers whose record could not be written yet.
     pub(crate) unwritten: Arc<Semaphore>,
     pub(crate) sweep: Option<Sweep>,
     pub(crate) sweeping: AtomicBool,
@@ -160,6 +162,7 @@ impl Engine {
         Arc::new(Engine {
             store: Arc::new(QuotaStore::new(store, Quotas::from(&limits))),
             observer,
+            clock: NodeClock::default(),
             store_away: Outage::default(),
             limits,
             velocities: Arc::new(Velocities::new(limits.velocity_entries_max)),
@@ -181,8 +184,8 @@ impl Engine {
         })
     }
 
-    /// Tells the observer. Its panic is its own trouble: an attempt's known outcome must not be
-    /// lost to it.
+    /// Calls the observer. A panic of the observer is caught, so that an attempt's known outcome is
+    /// not lost.
     pub(crate) fn observe(&self, event: &Event<'_>) {
         if let Event::Rejected {
             rejection: Rejection::StoreUnavailable,
@@ -197,22 +200,29 @@ impl Engine {
         }
     }
 
-    /// Starts whatever goes on beside the calls, unless it does already.
+    /// Starts the background tasks, unless they are running.
     pub(super) fn start_background(self: &Arc<Self>) {
         self.start_sweeping();
         self.start_counting();
     }
 
-    /// The forget-epoch, asked for at most once a second. Without it memory is neither used nor
-    /// filled.
+    /// The forget-epoch, which is asked for at most once a second. Without it the cache is neither
+    /// read nor filled.
     pub(super) async fn epoch(&self, timeout: Duration) -> Option<u64> {
-        if let Some(epoch) = self.cache.epoch() {
+        if let Some(epoch) = self.cache.epoch(self.clock.now()) {
             return Some(epoch);
         }
-        // One asks for all; the others do without for the moment.
+        // One call asks for all; the others proceed without the cache meanwhile.
         let _asking = self.asking_info.try_lock().ok()?;
-        let asked_at = Instant::now();
-        let info = tokio::time::timeout(timeout / 4, self.store.info())
+        self.learn_info(timeout / 4).await?;
+        // Read from the cache, because the reply may have been too slow to be valid still.
+        self.cache.epoch(self.clock.now())
+    }
+
+    /// Asks the store for its info and distributes it. `None` if the store did not answer.
+    pub(super) async fn learn_info(&self, timeout: Duration) -> Option<()> {
+        let asked_at = self.clock.now();
+        let info = tokio::time::timeout(timeout, self.store.info())
             .await
             .ok()?
             .ok()?;
@@ -220,18 +230,17 @@ impl Engine {
         self.store.learn(info.now);
         self.capacity.learn(&info);
         let _ = self.operation_ids.set(info.operation_ids());
-        // Not the store info's: its reply may have been so slow that it is good for nothing by now.
-        self.cache.epoch()
+        Some(())
     }
 
     pub(crate) async fn secret(&self, timeout: Duration) -> Result<Secret, Rejection> {
         self.operation_ids(timeout).await.map(|ids| *ids.secret())
     }
 
-    /// What makes the store's operation ids.
+    /// The generator of the store's operation ids.
     pub(crate) async fn operation_ids(&self, timeout: Duration) -> Result<OperationIds, Rejection> {
-        // The limit is on waiting for whoever asks first, too: else many would wait one after the
-        // other.
+        // The timeout includes waiting for another call that asks first. Otherwise many calls would
+        // wait one after the other.
         let ask = self.operation_ids.get_or_try_init(|| async {
             self.ask_in(timeout, self.store.info())
                 .await
@@ -243,8 +252,8 @@ impl Engine {
             .copied()
     }
 
-    /// Asks the store, but not for ever. What it says of its troubles goes to the observer; the
-    /// caller gets a rejection.
+    /// Calls the store, with a timeout. Its error goes to the observer; the caller gets a
+    /// rejection.
     pub(super) async fn ask_in<T>(
         &self,
         timeout: Duration,
@@ -261,17 +270,18 @@ impl Engine {
         self.store_failed(&error);
         Err(match error.kind() {
             StoreErrorKind::Corrupt => Rejection::AnswerCorrupt,
-            // Somebody is just about to commit it, or to give it up.
+            // Another transaction is about to commit or give up the record.
             StoreErrorKind::Locked => Rejection::in_flight(Duration::ZERO),
             _ => Rejection::StoreUnavailable,
         })
     }
 
-    /// The store could not do something. That it is away is logged once, until it is back.
+    /// Reports a failed store call. An unavailable store is logged once, until it is available
+    /// again.
     pub(crate) fn store_failed(&self, error: &StoreError) {
         self.observe(&Event::StoreFailed(error));
         match error.kind() {
-            // A transaction of somebody else has the record: nothing is wrong with the store.
+            // Another transaction has locked the record: the store itself works.
             StoreErrorKind::Locked => tracing::debug!(%error, "a record is locked"),
             StoreErrorKind::Corrupt => tracing::error!(
                 error = because(error),
@@ -287,16 +297,20 @@ impl Engine {
         }
     }
 
-    /// The store has done what it was asked.
+    pub(super) fn is_store_away(&self) -> bool {
+        self.store_away.is_on()
+    }
+
+    /// Reports a successful store call.
     pub(crate) fn store_answers(&self) {
         if let Some(Over { lasted, refused }) = self.store_away.pass(STORE_IS_BACK_AFTER) {
             tracing::info!(seconds = lasted.as_secs_f64(), refused, "the store is back");
         }
     }
 
-    /// Room for one more attempt under this policy.
+    /// Takes room for one more attempt under this policy.
     pub(super) fn room(&self, policy: &Policy) -> Result<Room, Rejection> {
-        // Counted first: a drain that closes the room after this waits for what goes on here.
+        // Take the token first: a drain that closes the room after this waits for this attempt.
         let counted = self.attempts.token();
         let room = if policy.shadow {
             &self.shadow_room
@@ -335,7 +349,7 @@ impl Engine {
     }
 }
 
-/// Room on this node for one attempt, counted from before its claim until it has ended.
+/// Room on this node for one attempt, held from before its claim until it has ended.
 pub(super) struct Room {
     _permit: OwnedSemaphorePermit,
     _counted: TaskTrackerToken,

@@ -1,8 +1,8 @@
-//! Flights: what this node is working on, so that repeats join instead of asking the store.
+//! Flights: the keys this node is working on, so that repeats join instead of asking the store.
 //!
-//! The first request of a key to arrive takes the seat and leads; others join its flight and are
-//! woken by push when it lands. A flight may also follow an attempt of another node: then one poll
-//! of the store, for all such keys together, lands it.
+//! The first request of a key leads the flight. Others join it and are woken when it ends. A flight
+//! may also follow an attempt of another node: then a poll of the store, for all such keys
+//! together, ends it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,18 +30,18 @@ pub(crate) struct Flight {
     waiters: AtomicUsize,
 }
 
-/// How far it has come.
+/// The progress of a flight.
 #[derive(Clone)]
 pub(crate) enum FlightState {
-    /// Asking the store.
+    /// The leader is asking the store.
     Claiming,
-    /// An attempt is running, here or elsewhere.
+    /// An attempt is running, on this node or another.
     Running(Arc<Running>),
-    /// It is over.
+    /// The flight is over.
     Ended(FlightEnd),
 }
 
-/// What a joiner needs to know of a running attempt.
+/// The facts about a running attempt that a joiner needs.
 pub(crate) struct Running {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) since: Instant,
@@ -50,19 +50,20 @@ pub(crate) struct Running {
 /// How a flight ended.
 #[derive(Clone)]
 pub(crate) enum FlightEnd {
-    /// With this record; `ran` if an attempt ended, rather than one being refused.
+    /// A record was found or written. `ran` says that an attempt ended, rather than that the call
+    /// was refused.
     Seen { seen: Arc<Seen>, ran: bool },
-    /// With nothing to show: joiners are told the same.
+    /// The leader failed: joiners get the same rejection.
     Failed(Rejection),
-    /// Without finding out anything: joiners look for themselves.
+    /// The leader learned nothing: joiners look for themselves.
     Again,
 }
 
-/// What a request finds when it arrives.
+/// The role of an arriving request.
 pub(crate) enum Entry {
-    /// Nobody is at it: lead.
+    /// No request is working on the key: lead.
     Lead(FlightLead),
-    /// Somebody is: join.
+    /// Another request is working on the key: join it.
     Join(Arc<Flight>),
 }
 
@@ -86,9 +87,15 @@ impl Flights {
             }
         }
     }
+
+    /// The flight of this key, if there is one.
+    #[cfg(feature = "testing")]
+    pub(crate) fn find(&self, id: RecordId) -> Option<Arc<Flight>> {
+        self.flights.lock().get(&id).cloned()
+    }
 }
 
-/// The leader's place. Leaving it lands the flight, however the leader ends.
+/// The leader's handle. Dropping it ends the flight, however the leader ends.
 pub(crate) struct FlightLead {
     flights: Arc<Flights>,
     id: RecordId,
@@ -101,7 +108,7 @@ impl FlightLead {
         self.id
     }
 
-    /// An attempt is running.
+    /// Reports that an attempt is running.
     pub(crate) fn running(&self, fingerprint: Fingerprint, since: Instant) {
         self.flight.enter(FlightState::Running(Arc::new(Running {
             fingerprint,
@@ -109,12 +116,12 @@ impl FlightLead {
         })));
     }
 
-    /// Leaves, with this to tell.
+    /// Ends the flight with this result.
     pub(crate) fn end(mut self, end: FlightEnd) {
         self.end = end;
     }
 
-    /// Leaves with a record.
+    /// Ends the flight with a record.
     pub(crate) fn end_with(self, seen: Seen, ran: bool) {
         self.end(FlightEnd::Seen {
             seen: Arc::new(seen),
@@ -129,7 +136,7 @@ impl FlightLead {
 
 impl Drop for FlightLead {
     fn drop(&mut self) {
-        // First off the board, then the news: who is woken and looks again must not find this
+        // Remove the flight before waking the waiters: a waiter that looks again must not find this
         // flight.
         self.flights.flights.lock().remove(&self.id);
         let end = std::mem::replace(&mut self.end, FlightEnd::Again);
@@ -138,17 +145,17 @@ impl Drop for FlightLead {
 }
 
 impl Flight {
-    /// Goes on to this state, and wakes whoever waits for it.
+    /// Enters a state, and wakes the waiters.
     fn enter(&self, state: FlightState) {
-        // Most flights have nobody to wake. Who subscribes after this count reads the state after
-        // it was written: both take the lock.
+        // Most flights have no waiters. A request that subscribes after this count reads the new
+        // state, because both take the lock.
         self.state.send_if_modified(|current| {
             *current = state;
             self.state.receiver_count() > 0
         });
     }
 
-    /// The state after the claim is decided.
+    /// Waits until the claim is decided, and returns the state.
     pub(crate) async fn decided(&self) -> FlightState {
         let mut state = self.state.subscribe();
         let decided = state
@@ -157,7 +164,7 @@ impl Flight {
         decided.map_or(FlightState::Ended(FlightEnd::Again), |state| state.clone())
     }
 
-    /// The end, by push.
+    /// Waits for the end.
     pub(crate) async fn ended(&self) -> FlightEnd {
         let mut state = self.state.subscribe();
         match state
@@ -170,7 +177,7 @@ impl Flight {
         }
     }
 
-    /// A place among the waiters, unless too many wait for this key or on this node.
+    /// Registers a waiter, unless too many wait for this key or on this node.
     pub(crate) fn wait(
         self: Arc<Self>,
         flights: &Arc<Flights>,
@@ -187,7 +194,7 @@ impl Flight {
     }
 }
 
-/// A request that waits, counted.
+/// A waiting request, counted while this value lives.
 pub(crate) struct Waiter {
     flights: Arc<Flights>,
     pub(crate) flight: Arc<Flight>,

@@ -1,12 +1,11 @@
-//! The leader: takes the steps of a call up to its claim, on behalf of all requests of its key that
-//! this node has.
+//! The leader: takes the steps of a call up to its claim, for all requests of its key on this node.
 //!
-//! Which step comes next is decided by [`Step::next`]. Here are the time limits, the pauses, and
-//! what one more attempt takes up.
+//! [`Step::next`] decides which step comes next. This file adds the time limits, the pauses, and
+//! the resources that an attempt takes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use hapax_core::fingerprint::Fingerprint;
 use hapax_core::operation::OperationIds;
@@ -15,27 +14,27 @@ use hapax_core::record::{AttemptToken, Head};
 use hapax_core::rejection::Rejection;
 use hapax_core::step::{self, Caller, Claiming, Running, Step};
 use hapax_core::store::{Change, Claim, Condition, Put, Seen, Store, Terms};
-use hapax_core::time::Timestamp;
 use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::Operation;
 use super::call::Call;
 use super::engine::{Engine, Room};
-use super::operation::Ties;
+use super::operation::OperationContext;
 use super::usage::Reserved;
 use super::velocity::Taken;
 use crate::backoff::Backoff;
 use crate::observe::Event;
 
-/// How often one call may find that the record has changed under it before it is told to come back.
+/// How often one call may find that the record has changed meanwhile before its caller is told to
+/// retry.
 pub(super) const ROUNDS_MAX: usize = 16;
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// After so many tries an orphaned claim is left to lapse, and its key to be held as unknown.
+/// After this many tries an orphaned claim is left to lapse, and its key is held as unknown.
 const ORPHAN_TRIES_MAX: usize = 1_000;
 
-/// What a leader has come to.
+/// The result of leading.
 pub(super) enum Lead {
     /// The claim is won: run the work.
     Run(Box<Claimed>),
@@ -43,7 +42,7 @@ pub(super) enum Lead {
     Replay(Seen),
     /// An attempt of another node is running.
     Wait(Seen),
-    /// Answer with this. Those who joined may judge the record for themselves.
+    /// Answer with this rejection. Joiners may judge the record themselves.
     Reject {
         rejection: Rejection,
         seen: Option<Seen>,
@@ -63,7 +62,7 @@ impl From<Rejection> for Lead {
 pub(super) struct Claimed {
     pub(super) running: Running,
     pub(super) operation: Operation,
-    /// Held until the attempt has ended, however long that takes.
+    /// Held until the attempt has ended.
     pub(super) _room: Room,
 }
 
@@ -75,7 +74,7 @@ pub(super) struct Leader<'a> {
     sent: Option<Sent>,
 }
 
-/// A claim that was sent, and what it has taken up.
+/// A claim that was sent, and the resources it has taken.
 struct Sent {
     put: Put,
     token: AttemptToken,
@@ -94,7 +93,7 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// Takes one step after the other. `known` is what was learnt by joining, if anything.
+    /// Takes one step after the other. `known` is the record learned by joining a flight, if any.
     pub(super) async fn lead(mut self, known: Option<Seen>) -> Lead {
         let head = known.as_ref().and_then(Seen::head);
         let mut fingerprint = match self.call.fingerprint_for(head).await {
@@ -127,8 +126,8 @@ impl<'a> Leader<'a> {
                 Step::WriteLost(condition) => self.write_lost(*condition).await,
                 _ => return self.conclude(step),
             };
-            // Only where it is compared: between a won claim and its work nothing may take long, or
-            // fail.
+            // Compute the fingerprint only where it is compared: between a won claim and its work
+            // nothing may take long, or fail.
             if let Some(head) = step.judged(&event, self.token()) {
                 fingerprint = match self.call.fingerprint_for(Some(head)).await {
                     Ok(fingerprint) => fingerprint,
@@ -156,10 +155,11 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// Only a caller who may begin nothing any more looks first, and one whose new keys are
-    /// counted: a repeat must not take, not even for a moment, what a new key needs.
+    /// Whether to read the record before claiming. That is so if the caller may be too late to
+    /// begin, or if new keys are counted: a repeat must not take, even for a moment, the room that
+    /// a new key needs.
     fn looks_first(&self) -> bool {
-        let now = Timestamp::from_system_time(SystemTime::now());
+        let now = self.engine.clock.wall();
         !self.call.counted.is_empty() || self.engine.store.is_counting() || self.call.is_late(now)
     }
 
@@ -194,7 +194,7 @@ impl<'a> Leader<'a> {
     }
 
     async fn write_lost(&mut self, condition: Condition) -> step::Event {
-        // What a claim has taken up is given back: this one lost.
+        // The claim has lost: give back what it has taken.
         self.sent = None;
         let change = Change::Lose((&*self.call.policy).into());
         self.put(Put {
@@ -220,7 +220,7 @@ impl<'a> Leader<'a> {
     /// Sends a claim, or sends it again.
     async fn claim(&mut self, claiming: Claiming) -> Result<step::Event, Rejection> {
         if !claiming.may_be_written {
-            // What the claim before has taken up is given back first.
+            // First give back what the previous claim has taken.
             self.sent = None;
             match self.admit(claiming.condition).await {
                 Ok(admitted) => self.sent = Some(self.prepare(claiming.condition, admitted).await?),
@@ -257,7 +257,7 @@ impl<'a> Leader<'a> {
             request_id,
             ..
         } = self.call;
-        // Under the route's own policy; a further attempt keeps the fingerprint of the first.
+        // Under the route's own policy. A later attempt keeps the fingerprint of the first.
         let fingerprint = self.call.fingerprint(&policy.fingerprint).await?;
         let operation_ids = self.engine.operation_ids(policy.store_timeout).await?;
         let token = new_token();
@@ -286,9 +286,9 @@ impl<'a> Leader<'a> {
         })
     }
 
-    /// Whether one more attempt may begin. Only a new key is held to more than the node's own
-    /// limit: what it is made of, how many records there are, and how many its principal, and
-    /// whatever else new keys are counted by, have had.
+    /// Checks whether one more attempt may begin. Every attempt needs room on this node. A new key
+    /// must also be hard enough to guess, and within the limits on records, on its principal's
+    /// quota, and on velocity.
     async fn admit(&self, condition: Condition) -> Result<Admitted, Rejection> {
         let Call {
             policy,
@@ -328,7 +328,7 @@ impl<'a> Leader<'a> {
         } else {
             &self.engine.velocities
         };
-        let taken = velocities.take(counted, Instant::now());
+        let taken = velocities.take(counted, self.engine.clock.now());
         let taken = taken.map_err(|retry_after| Rejection::KeysTooFast { retry_after })?;
         Ok(Admitted {
             room,
@@ -337,7 +337,7 @@ impl<'a> Leader<'a> {
         })
     }
 
-    /// Whether the caller made the key, and could have made it better.
+    /// Whether the caller chose the key, and could have chosen a better one.
     fn is_key_the_callers(&self) -> bool {
         let Policy {
             key, key_source, ..
@@ -345,7 +345,7 @@ impl<'a> Leader<'a> {
         *key != KeyRule::Issued && !matches!(key_source, KeySource::Derived(_))
     }
 
-    /// The claim is won: what it has taken up is spent.
+    /// Makes the attempt of a won claim: the resources it has taken are now spent.
     fn claimed(&mut self, running: Running) -> Claimed {
         let Sent {
             admitted,
@@ -375,7 +375,7 @@ impl<'a> Leader<'a> {
                 self.engine.observe(&Event::GuessableKey { subject, kind });
             }
         }
-        let ties = Ties {
+        let ties = OperationContext {
             policy: self.call.policy.clone(),
             store: self.engine.store.clone(),
             follows_lost: running.follows.is_some(),
@@ -388,11 +388,17 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// Makes sure, in the background, that a claim nobody waits for does not hold its key.
+    /// Makes sure, in the background, that a claim whose caller has gone does not hold its key.
     fn see_to_orphan(&mut self, claiming: Claiming) {
         let sent = self.sent.take().expect("what is abandoned was sent");
         let Ok(permit) = self.engine.orphans.clone().try_acquire_owned() else {
-            return tracing::warn!(record = %sent.put.id, "too many lost claims: this one is left to lapse");
+            let record = sent.put.id;
+            // While the store is away every claim is lost, and the log has been told that it is.
+            return if self.engine.is_store_away() {
+                tracing::debug!(%record, "too many lost claims: this one is left to lapse");
+            } else {
+                tracing::warn!(%record, "too many lost claims: this one is left to lapse");
+            };
         };
         let (engine, policy, counted) = (
             self.engine.clone(),
@@ -411,8 +417,8 @@ impl<'a> Leader<'a> {
 }
 
 impl Engine {
-    /// Tries until it is certain that the claim does not hold the key; says whether it came to
-    /// that.
+    /// Repeats until it is certain that the claim does not hold the key. Returns whether that was
+    /// reached.
     async fn release_orphan(
         &self,
         claiming: Claiming,
@@ -464,15 +470,15 @@ fn failed(rejection: Rejection, is_time_left: bool) -> step::Event {
     }
 }
 
-/// What one more attempt takes up before it has begun.
+/// The resources that an attempt takes before its claim.
 struct Admitted {
     room: Room,
     reserved: Option<Reserved>,
     taken: Option<Taken>,
 }
 
-/// A token that no other claim has: random bytes of this process, and a count. It is no secret, so
-/// that the system need not be asked for new ones each time.
+/// A token that no other claim has: random bytes of this process, and a counter. It is not a
+/// secret, so fresh random bytes are not needed each time.
 fn new_token() -> AttemptToken {
     static PROCESS: LazyLock<[u8; 8]> = LazyLock::new(|| {
         uuid::Uuid::new_v4().into_bytes()[..8]

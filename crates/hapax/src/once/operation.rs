@@ -1,7 +1,7 @@
-//! The operation: what the work knows of the attempt that it is.
+//! The operation: the work's view of its attempt.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use hapax_core::key::Key;
@@ -16,15 +16,15 @@ use tokio::sync::Notify;
 
 use super::quota_store::QuotaStore;
 
-/// How an attempt finished in a transaction of the work's own, and when.
+/// How and when an attempt finished in a transaction of its work.
 #[derive(Clone, Debug)]
 pub(crate) struct Joined {
     pub(crate) finish: Finish,
     pub(crate) now: Timestamp,
 }
 
-/// The operation that the current code is an attempt of. Handed to the work; with axum, an
-/// extractor.
+/// The operation that the running code is an attempt of. It is passed to the work; with axum, it is
+/// an extractor.
 #[derive(Clone)]
 pub struct Operation(Arc<Inside>);
 
@@ -41,22 +41,23 @@ struct Inside {
     store: Arc<QuotaStore>,
     joined: OnceLock<Joined>,
     acted_outside: AtomicBool,
+    steps: AtomicU32,
     cause: OnceLock<String>,
     lost_lease: AtomicBool,
     lease_lost: Notify,
 }
 
-/// What an attempt leans on.
-pub(super) struct Ties {
+/// What an operation refers to.
+pub(super) struct OperationContext {
     pub(super) policy: Arc<Policy>,
     pub(super) store: Arc<QuotaStore>,
-    /// The attempt before it was lost, and may have had its effect.
+    /// Whether the previous attempt was lost, and may have had its effect.
     pub(super) follows_lost: bool,
 }
 
 impl Operation {
-    pub(super) fn new(id: OperationId, head: &Head, ties: Ties) -> Self {
-        let Ties {
+    pub(super) fn new(id: OperationId, head: &Head, ties: OperationContext) -> Self {
+        let OperationContext {
             policy,
             store,
             follows_lost,
@@ -74,6 +75,7 @@ impl Operation {
             store,
             joined: OnceLock::new(),
             acted_outside: AtomicBool::new(false),
+            steps: AtomicU32::new(0),
             cause: OnceLock::new(),
             lost_lease: AtomicBool::new(false),
             lease_lost: Notify::new(),
@@ -86,28 +88,28 @@ impl Operation {
     }
 
     /// Opaque and unguessable, and the same for every attempt. A key that is used again after its
-    /// tombstone is over is another operation.
+    /// tombstone is over makes a new operation.
     pub fn id(&self) -> &OperationId {
         &self.0.id
     }
 
-    /// The number of this attempt: higher than that of every attempt before it.
+    /// The fence of this attempt: higher than that of every earlier attempt.
     pub fn fence(&self) -> Fence {
         self.0.fence
     }
 
-    /// Which attempt of this key this is, from one.
+    /// The number of this attempt of the key, from one.
     pub fn attempt(&self) -> u32 {
         self.0.attempt
     }
 
-    /// The id of the request that made this attempt, to be passed on to whatever is called or
-    /// logged because of it. `None` without HTTP.
+    /// The id of the request that made this attempt, to be passed on in further calls and logs.
+    /// `None` without HTTP.
     pub fn request_id(&self) -> Option<&RequestId> {
         self.0.request_id.as_ref()
     }
 
-    /// Whether the attempt before this one was lost, and may have had its effect.
+    /// Whether the previous attempt was lost, and may have had its effect.
     pub fn follows_lost(&self) -> bool {
         self.0.follows_lost
     }
@@ -120,14 +122,14 @@ impl Operation {
         &self.0.store
     }
 
-    /// How this attempt finished in a transaction of the work's own, if that is known to have
+    /// How this attempt finished in a transaction of its work, if that transaction is known to have
     /// committed.
     pub(crate) fn joined(&self) -> Option<&Joined> {
         self.0.joined.get()
     }
 
-    /// Whether the work wanted to join where there was no transaction, so that whatever it did
-    /// there has committed by itself.
+    /// Whether the work tried to join without an open transaction, so that everything it did has
+    /// committed by itself.
     pub(crate) fn has_acted_outside(&self) -> bool {
         self.0.acted_outside.load(Ordering::Relaxed)
     }
@@ -136,18 +138,27 @@ impl Operation {
         self.0.acted_outside.store(true, Ordering::Relaxed);
     }
 
-    /// Says why this attempt ended without an answer, for the log. The first to say it counts.
+    /// Records why this attempt ended without an answer, for the log. The first cause counts.
     pub fn note_cause(&self, cause: impl Into<String>) {
         let _ = self.0.cause.set(cause.into());
     }
 
-    /// Why it ended without an answer, as far as anybody said.
+    /// The recorded cause of ending without an answer.
     pub(crate) fn cause(&self) -> &str {
         self.0.cause.get().map_or("nobody said why", String::as_str)
     }
 
+    /// Counts a step that may have an effect.
+    pub(crate) fn begin_step(&self) {
+        self.0.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn steps(&self) -> u32 {
+        self.0.steps.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn set_joined(&self, joined: Joined) {
-        // The first time counts; there is no second, as the record would have refused it.
+        // Set once: the record would have refused a second finish.
         let _ = self.0.joined.set(joined);
     }
 
@@ -156,13 +167,14 @@ impl Operation {
         &self.0.key
     }
 
-    /// Whose operation, and which.
+    /// The namespace, principal and operation.
     pub fn scope(&self) -> &Scope {
         &self.0.scope
     }
 
-    /// The key under which to call the next service in this step: the same one on every attempt.
+    /// The key under which to call the next service in this step. It is the same for every attempt.
     pub fn derive(&self, step: &str) -> Key {
+        self.begin_step();
         self.0.id.derive(step)
     }
 
@@ -177,7 +189,7 @@ impl Operation {
         self.0.lease_lost.notify_one();
     }
 
-    /// Returns when the lease is lost.
+    /// Waits until the lease is lost.
     pub(crate) async fn lease_lost(&self) {
         self.0.lease_lost.notified().await;
     }

@@ -7,13 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use hapax_core::audit::{LogEntry, LogQuery, Note};
 use hapax_core::record::{Head, Record};
-use hapax_core::scope::{Principal, PrincipalId, RecordId, Scope};
-use hapax_core::store::{
-    Joins, KnownPrincipal, ListQuery, Put, Reading, Renewal, Reply, Store, StoreError, StoreInfo,
-    Swept, Written,
-};
+use hapax_core::scope::{Principal, RecordId, Scope};
+use hapax_core::store::{ListQuery, Put, Reply, Store, StoreError, Written};
 use hapax_core::time::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -259,45 +255,10 @@ impl Store for QuotaStore {
         })
     }
 
-    fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
-        self.store.get(ids)
-    }
-
-    fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
-        self.store.renew(renewals)
-    }
-
-    fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
-        self.store.list(query)
-    }
-
-    fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
-        self.store.sweep(limit)
-    }
-
-    fn info(&self) -> Reply<'_, StoreInfo> {
-        self.store.info()
-    }
-
-    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
-        self.store.remember(principals)
-    }
-
-    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
-        self.store.knows(principal)
-    }
-
-    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
-        self.store.log(query)
-    }
-
-    fn note(&self, note: Note) -> Reply<'_, LogEntry> {
-        self.store.note(note)
-    }
-
-    fn joins(&self) -> Option<&dyn Joins> {
-        self.store.joins()
-    }
+    hapax_core::forward_store!(
+        self => self.store;
+        get, renew, list, sweep, info, remember, knows, log, note, joins
+    );
 }
 
 fn length(record: &Record) -> u64 {

@@ -1,4 +1,5 @@
-//! What would have been: the question of a shadow, and the attempt it watches.
+//! The engine's part of a shadow: what a guarding layer would do, and the attempt that the shadow
+//! watches.
 
 use hapax_core::store::Store;
 use std::sync::Arc;
@@ -13,14 +14,14 @@ use super::lead::{Claimed, Lead, Leader};
 use super::renew::{self, Renewed};
 use crate::observe::Would;
 
-/// What would have become of a call, and the attempt if it would have run.
-pub(crate) struct Foreseen {
+/// What a guarding layer would do with a call, and the attempt if it would run.
+pub(crate) struct Prediction {
     pub(crate) would: Would,
     pub(crate) attempt: Option<Watched>,
 }
 
-/// An attempt that somebody else runs. Dropped before its end it lapses, and is unknown from then
-/// on.
+/// An attempt that the shadow's caller runs. If it is dropped before its end, its lease lapses and
+/// the record becomes unknown.
 pub(crate) struct Watched {
     engine: Arc<Engine>,
     policy: Arc<Policy>,
@@ -29,13 +30,13 @@ pub(crate) struct Watched {
 }
 
 impl Engine {
-    /// Finds out what would become of a call, within the store's timeout. Nobody waits for a
-    /// running attempt, and nothing is answered.
-    pub(crate) async fn foresee(self: &Arc<Self>, call: &Call) -> Foreseen {
+    /// Finds out what a guarding layer would do with a call, within the store's timeout. Does not
+    /// wait for a running attempt.
+    pub(crate) async fn predict(self: &Arc<Self>, call: &Call) -> Prediction {
         self.start_background();
         let leader = Leader::new(self, call);
-        // Each step has a little less than the whole: a claim whose reply does not come is then
-        // still seen to.
+        // Each step has a little less than the whole time, so that a claim without a reply can
+        // still be followed up.
         let whole = call.policy.store_timeout * 4 / 3;
         let lead = tokio::time::timeout(whole, leader.lead(None)).await;
         let would = match lead.unwrap_or_else(|_| Rejection::StoreUnavailable.into()) {
@@ -47,21 +48,21 @@ impl Engine {
                     claimed,
                     renewed: Some(renewed),
                 };
-                return Foreseen {
+                return Prediction {
                     would: Would::Run,
                     attempt: Some(attempt),
                 };
             }
             Lead::Replay(_) => Would::Replay,
             Lead::Wait(seen) => Would::Reject(Rejection::in_flight(seen.running_for())),
-            // A shadow keeps no answers; a layer that guards would have kept this one.
+            // A shadow keeps no answers, but a guarding layer would have kept this one.
             Lead::Reject {
                 rejection: Rejection::AnswerNotKept { .. },
                 ..
             } if call.policy.keep_answers => Would::Replay,
             Lead::Reject { rejection, .. } => Would::Reject(rejection),
         };
-        Foreseen {
+        Prediction {
             would,
             attempt: None,
         }
@@ -69,7 +70,7 @@ impl Engine {
 }
 
 impl Watched {
-    /// Waits for the work, whose lease is renewed for as long as an attempt may run.
+    /// Waits for the work, and renews its lease for as long as an attempt may run.
     pub(crate) async fn run<F: Future>(&mut self, work: F) -> F::Output {
         let mut work = std::pin::pin!(work);
         tokio::select! {
@@ -79,7 +80,7 @@ impl Watched {
         work.await
     }
 
-    /// Writes down what the work ended in, if the store takes it in time; else the record lapses.
+    /// Writes the outcome of the work, if the store accepts it in time; otherwise the lease lapses.
     pub(crate) async fn end(self, outcome: Outcome) {
         let running = &self.claimed.running;
         let put = running.put(running.finish(&outcome, &self.policy));

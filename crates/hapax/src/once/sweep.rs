@@ -1,4 +1,4 @@
-//! Sweeping: writing down what time has brought, in bounded batches.
+//! Sweeping: writing the changes that only time has caused, in bounded batches.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -13,7 +13,7 @@ use crate::observe::Event;
 /// When and how much to sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sweep {
-    /// Rest between rounds.
+    /// The pause between rounds.
     pub interval: Duration,
     /// Records in one batch, at least one: bounds how long a sweep holds up other writes.
     pub batch: usize,
@@ -21,7 +21,7 @@ pub struct Sweep {
 
 impl Default for Sweep {
     fn default() -> Self {
-        // Within a second of a lapsed lease the record shows as unknown.
+        // A second, so that a lapsed attempt shows as unknown within a second.
         Sweep {
             interval: Duration::from_secs(1),
             batch: 256,
@@ -29,7 +29,7 @@ impl Default for Sweep {
     }
 }
 
-/// One bounded batch.
+/// Sweeps one bounded batch.
 pub(crate) async fn run_once(engine: &Engine) -> Result<Swept, StoreError> {
     let swept = engine
         .store
@@ -42,6 +42,11 @@ pub(crate) async fn run_once(engine: &Engine) -> Result<Swept, StoreError> {
         Ok(swept) if swept.total() > 0 => {
             engine.observe(&Event::Swept(*swept));
             if swept.lost > 0 {
+                tracing::warn!(
+                    lost = swept.lost,
+                    see = "hapax keys list --state unknown, or Hapax::list",
+                    "attempts were found lost: the process that ran them ended before they did, and their outcome is unknown"
+                );
                 engine.store.count_again();
             }
         }
@@ -51,7 +56,7 @@ pub(crate) async fn run_once(engine: &Engine) -> Result<Swept, StoreError> {
     swept
 }
 
-/// Batch after batch, at rest when there is nothing to do, until the engine is gone.
+/// Sweeps batch after batch, pausing when nothing is due, until the engine is dropped.
 async fn run(engine: Weak<Engine>, sweep: Sweep) {
     loop {
         let swept = match engine.upgrade() {
@@ -65,7 +70,7 @@ async fn run(engine: Weak<Engine>, sweep: Sweep) {
 }
 
 impl Engine {
-    /// Starts sweeping in the background, unless it goes on already.
+    /// Starts sweeping in the background, unless it is running.
     pub(super) fn start_sweeping(self: &Arc<Self>) {
         if let Some(sweep) = self.sweep
             && !self.sweeping.swap(true, Ordering::Relaxed)

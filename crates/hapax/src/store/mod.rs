@@ -1,4 +1,44 @@
 //! Stores: where records are kept.
+//!
+//! | Store | For | Opened by |
+//! |---|---|---|
+//! | [`Sqlite`](sqlite::Sqlite) | one process | `Hapax::sqlite(path).await?` |
+//! | [`Postgres`](postgres::Postgres) | many nodes, and effects in the same database | `Hapax::postgres(url).await?` |
+//! | [`Guest`](guest::Guest) | effects in your own SQLite file | `Hapax::new(Guest::open(path).await?)` |
+//! | [`memory`] | tests, and services that may forget | `Hapax::memory()` |
+//!
+//! A store of your own implements [`Store`](hapax_core::Store); the suite of `hapax-contract` says
+//! whether it keeps the contract. A wrapper passes most verbs on:
+//!
+//! ```
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//!
+//! use hapax::core::forward_store;
+//! use hapax::core::store::{Put, Reply, Written};
+//! use hapax::{Hapax, Store};
+//!
+//! struct CountWrites<S> {
+//!     store: S,
+//!     writes: AtomicU64,
+//! }
+//!
+//! impl<S: Store> Store for CountWrites<S> {
+//!     fn put_if(&self, put: Put) -> Reply<'_, Written> {
+//!         self.writes.fetch_add(1, Ordering::Relaxed);
+//!         self.store.put_if(put)
+//!     }
+//!
+//!     forward_store!(
+//!         self => self.store;
+//!         get, renew, list, sweep, info, remember, knows, log, note, joins
+//!     );
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() {
+//! let store = CountWrites { store: hapax::store::memory(), writes: AtomicU64::new(0) };
+//! let hapax = Hapax::new(store).namespace("shop");
+//! # drop(hapax); }
+//! ```
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod codec;

@@ -1,10 +1,12 @@
-//! What the tests of the layer share: small services with a ledger of their own, and requests.
+//! Shared by the tests of the layer: small services that keep their own ledger, and requests.
 #![allow(
     dead_code,
     missing_docs,
     unreachable_pub,
     reason = "each test binary uses a part of this"
 )]
+
+pub mod lines;
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +21,7 @@ use tokio::task::JoinHandle;
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-/// How a handler fails. Wraps its cause, as the errors of most services do.
+/// The error of a handler. It wraps its cause, as the errors of most services do.
 #[derive(Debug)]
 pub struct Broken(pub Box<dyn std::error::Error + Send + Sync>);
 
@@ -58,20 +60,20 @@ impl Ledger {
     }
 }
 
-/// A store in memory with a clock to turn and faults to script.
+/// A store in memory with a manual clock and scripted faults.
 pub fn faulty() -> (Arc<Faulty>, ManualClock) {
     let clock = ManualClock::new();
     let memory = Memory::new(Arc::new(clock.clone()), Secret::from_bytes([7; 32]));
     (Arc::new(Faulty::new(Arc::new(memory))), clock)
 }
 
-/// A Hapax that does nothing by itself.
+/// A Hapax without a background sweep.
 pub fn quiet(store: Arc<dyn Store>) -> Hapax {
     Hapax::builder_shared(store).sweep(None).build()
 }
 
-/// Opens a store file that this process has just let go of: a task may still be on its last line
-/// with it.
+/// Opens a store file that this process has just dropped. Retries while a task of the old store
+/// still holds the file.
 #[cfg(feature = "sqlite")]
 pub async fn open_when_free(path: &std::path::Path) -> hapax::Sqlite {
     loop {
@@ -82,7 +84,7 @@ pub async fn open_when_free(path: &std::path::Path) -> hapax::Sqlite {
     }
 }
 
-/// A response, read whole.
+/// A response with its whole body.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Got {
     pub status: StatusCode,
@@ -116,7 +118,7 @@ impl Got {
         self.header("idempotent-replayed") == Some("true")
     }
 
-    /// The slug of a problem; panics if this is none.
+    /// The slug of a problem; panics if the response is not a problem.
     #[track_caller]
     pub fn problem(&self) -> String {
         assert_eq!(
@@ -151,13 +153,13 @@ where
     Got::read(service.clone().oneshot(request).await.unwrap()).await
 }
 
-/// Sends a request on a task of its own.
+/// Sends a request in its own task.
 pub fn spawn(service: &Guarded, request: Request<Full<Bytes>>) -> JoinHandle<Got> {
     let call = service.clone().oneshot(request);
     tokio::spawn(async move { Got::read(call.await.unwrap()).await })
 }
 
-/// The same request, ready to wait.
+/// The same request, with `Prefer: wait`.
 pub fn ready_to_wait(mut request: Request<Full<Bytes>>, seconds: u64) -> Request<Full<Bytes>> {
     request.headers_mut().insert(
         "prefer",
@@ -166,7 +168,7 @@ pub fn ready_to_wait(mut request: Request<Full<Bytes>>, seconds: u64) -> Request
     request
 }
 
-/// The same request, from somebody.
+/// The same request, sent by `user`.
 pub fn by(mut request: Request<Full<Bytes>>, user: &str) -> Request<Full<Bytes>> {
     request
         .headers_mut()
@@ -174,23 +176,38 @@ pub fn by(mut request: Request<Full<Bytes>>, user: &str) -> Request<Full<Bytes>>
     request
 }
 
-/// Puts the layer around a handler. Who asks is told by `x-user`, as if a proxy vouched for it.
+/// The same policy, with retry advice in every dialect, so that tests see all of it.
+pub fn with_dialects(policy: Policy) -> Policy {
+    Policy {
+        retry_dialects: true,
+        ..policy
+    }
+}
+
+/// Puts the layer around a handler. The field `x-user` names the principal, as if a trusted proxy
+/// had set it.
 pub fn guard<F, Fut>(hapax: &Hapax, policy: Policy, handler: F) -> Guarded
 where
     F: Fn(Request<Body>) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<Response<Body>, Broken>> + Send + 'static,
 {
-    let layer = hapax.layer().policy(policy).unwrap().principal(|parts| {
-        let user = parts
-            .headers
-            .get("x-user")
-            .map(|user| user.to_str().unwrap());
-        Some(user.map_or(Principal::Anonymous, Principal::named))
-    });
+    let policy = with_dialects(policy);
+    let layer = hapax
+        .guard()
+        .policy(policy)
+        .principal(|parts| {
+            let user = parts
+                .headers
+                .get("x-user")
+                .map(|user| user.to_str().unwrap());
+            Some(user.map_or(Principal::Anonymous, Principal::named))
+        })
+        .build()
+        .unwrap();
     layer.layer(BoxCloneSyncService::new(service_fn(handler)))
 }
 
-/// A service that charges: each run is a line in its ledger, and an answer that says which.
+/// A service that charges: each run adds a line to its ledger and answers with that line's number.
 pub fn charges(hapax: &Hapax, policy: Policy) -> (Guarded, Ledger) {
     let ledger = Ledger::default();
     let service = guard(hapax, policy, {
@@ -211,7 +228,7 @@ pub fn charges(hapax: &Hapax, policy: Policy) -> (Guarded, Ledger) {
     (service, ledger)
 }
 
-/// An answer with one of everything that a replay treats specially.
+/// An answer that contains each kind of field that a replay treats specially.
 pub fn charged(number: usize) -> Response<Body> {
     Response::builder()
         .status(201)
@@ -261,7 +278,7 @@ impl Gate {
     }
 }
 
-/// A charge that waits at the gate between its effect and its answer.
+/// A service that waits at the gate between its effect and its answer.
 pub fn gated(hapax: &Hapax, policy: Policy, status: u16) -> (Guarded, Ledger, Gate) {
     let (ledger, gate) = (Ledger::default(), Gate::new());
     let service = guard(hapax, policy, {

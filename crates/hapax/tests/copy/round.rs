@@ -1,8 +1,8 @@
-//! There and back: equal record by record.
+//! Copies there and back: the records are equal one by one.
 
 use std::time::Duration;
 
-use hapax::core::record::State;
+use hapax::core::record::{State, StateFilter};
 use hapax::core::store::{ListQuery, Put, Written};
 use hapax::core::time::Timestamp;
 use hapax::core::transfer::{Account, CopyId, Passage, Standing};
@@ -34,7 +34,7 @@ async fn there_and_back(first: Kind, second: Kind) {
     before.assert_same(&between);
     assert!(floor_there >= floor && floor_there >= before.fence());
 
-    // The old one is outlived, and is the target now.
+    // The old store has been replaced, and is now the target.
     copy(&there, &here).await.unwrap();
     let (after, floor_here) = content(&here).await;
     before.assert_same(&after);
@@ -44,7 +44,7 @@ async fn there_and_back(first: Kind, second: Kind) {
         Standing::Moved(_)
     ));
 
-    // It serves, and what it mints is above all there was.
+    // The store serves, and the fences it mints are above all earlier ones.
     let store = here.open().await.unwrap();
     let head = won(&*store, claim("fresh", Duration::from_secs(10))).await;
     assert!(
@@ -77,7 +77,7 @@ async fn content(place: &Place) -> (Content, hapax::core::Fence) {
     )
 }
 
-/// A record keeps the operation id it has, by whichever rule it was made.
+/// A copied record keeps its operation id, whichever rule it was made by.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_rule_of_operation_ids_goes_along() {
     let world = World::new();
@@ -189,7 +189,7 @@ async fn what_ran_in_the_old_store_is_unknown_in_the_new_one() {
         );
         let listed = store
             .list(ListQuery {
-                state: Some(State::OPEN),
+                state: Some(StateFilter::Open),
                 after: None,
                 limit: 10,
             })

@@ -1,5 +1,5 @@
-//! The child: an axum service on SQLite, with a ledger of its own, that can be made to stand still
-//! at a point.
+//! The child: an axum service on SQLite with its own ledger. The parent can make it stop at a
+//! point.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,14 +18,14 @@ use hapax_testkit::crash::{Child, Ledger, announce, hear};
 use hapax_testkit::{Fault, Faulty, Verb};
 use tokio::sync::{Semaphore, watch};
 
-/// Attempts that must be in flight for a kill to count.
+/// The number of attempts that must be in flight for a kill to count.
 pub const IN_FLIGHT_MIN: usize = 16;
-/// Attempts that are in flight before the rest is sent.
+/// The number of attempts in flight before the rest is sent.
 pub const FIRST_WAVE: usize = 18;
-/// Attempts the handler gathers before it lets one of them through.
+/// The number of attempts that the handler gathers before it lets one of them through.
 const GATHERED: usize = 20;
 
-/// The named points of an attempt, in order. The last one the parent sees for itself.
+/// The named points of an attempt, in order. The parent observes the last one itself.
 pub const POINTS: [&str; 10] = [
     "before claim",
     "after claim",
@@ -39,22 +39,22 @@ pub const POINTS: [&str; 10] = [
     "after answer",
 ];
 
-/// What the whole service shares.
+/// State shared by the whole service.
 struct Inside {
     ledger: Ledger,
-    /// The point at which to stand still, once armed.
+    /// The point at which the next thread stops, once armed.
     armed: Mutex<Option<String>>,
     in_flight: AtomicUsize,
     gathered: watch::Sender<usize>,
-    /// Held attempts that may go on.
+    /// Permits for held attempts to continue.
     through: Semaphore,
-    /// What the first node has between it and the store.
+    /// The fault layer between the first node and the store.
     faulty: OnceLock<Arc<Faulty>>,
     hapax: OnceLock<Hapax>,
 }
 
 impl Inside {
-    /// Stands still here for ever, if this is the point and enough attempts are in flight.
+    /// Parks this thread for ever if `point` is armed and enough attempts are in flight.
     fn at(&self, point: &str) {
         let in_flight = self.in_flight.load(Ordering::SeqCst);
         let mut armed = self.armed.lock().unwrap();
@@ -96,7 +96,8 @@ async fn charge(
     inside.at("after dispatch");
     let holds = headers.contains_key("x-hold");
     if holds {
-        // All arrive before any has its effect, so that a kill finds them on both sides of it.
+        // All attempts arrive before any has its effect, so that a kill finds some before and some
+        // after it.
         inside.gathered.send_modify(|count| {
             *count += 1;
             if *count == FIRST_WAVE {
@@ -118,7 +119,8 @@ async fn charge(
     )
 }
 
-/// Holds one attempt until told otherwise: for stopping the process in the middle of it.
+/// Holds the first attempt until the parent releases it, so that the process can be stopped in the
+/// middle of it.
 async fn slow(State(inside): State<Arc<Inside>>, operation: Operation) -> (StatusCode, String) {
     inside.ledger.append(operation.key().as_str());
     announce(format!("began {}", operation.attempt()));
@@ -131,7 +133,7 @@ async fn slow(State(inside): State<Arc<Inside>>, operation: Operation) -> (Statu
     )
 }
 
-/// Settles whatever is unknown as done.
+/// Settles every unknown record as done.
 async fn settle(State(inside): State<Arc<Inside>>) -> (StatusCode, String) {
     let hapax = inside.hapax.get().unwrap();
     let mut settled = 0;
@@ -148,7 +150,8 @@ async fn settle(State(inside): State<Arc<Inside>>) -> (StatusCode, String) {
             by: "the test",
             reason: "it says so",
         };
-        // A sweep may come between the look and the change; whoever settles looks again.
+        // A sweep may change the record between the listing and the settlement; then the loop tries
+        // again.
         let result = loop {
             let done = Settlement::Done(hapax::Answer::new(200, "settled"));
             match hapax.settle(head.id, done, audit).await {
@@ -161,7 +164,7 @@ async fn settle(State(inside): State<Arc<Inside>>) -> (StatusCode, String) {
     (StatusCode::OK, settled.to_string())
 }
 
-/// The child's life: serves until its parent kills it or is gone.
+/// The child process: serves until its parent kills it or exits.
 pub fn serve() {
     let directory = std::env::var("HAPAX_TEST_DIRECTORY").unwrap();
     let directory = std::path::Path::new(&directory);
@@ -174,7 +177,7 @@ pub fn serve() {
         faulty: OnceLock::new(),
         hapax: OnceLock::new(),
     });
-    // One thread more than can be made to stand still.
+    // One more thread than can be parked.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(3)
         .enable_all()
@@ -198,8 +201,8 @@ pub fn serve() {
     }
 }
 
-/// Two nodes in one process, because the file has one owner: what one forgets to renew, the other
-/// may take over.
+/// Two nodes in one process, because the file has one owner: a lease that one node does not renew
+/// can be taken over by the other.
 async fn listen(inside: &Arc<Inside>, directory: &std::path::Path) {
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(directory.join("hapax.db")).await.unwrap());
     let faulty = Arc::new(Faulty::new(store.clone()));
@@ -232,10 +235,13 @@ async fn node(inside: &Arc<Inside>, hapax: &Hapax) -> SocketAddr {
         ..Policy::default()
     };
     let app = Router::new()
-        .route("/charges", post(charge).layer(hapax.layer().anonymous()))
+        .route(
+            "/charges",
+            post(charge).layer(hapax.guard().anonymous().build().unwrap()),
+        )
         .route(
             "/slow",
-            post(slow).layer(hapax.layer().policy(stoppable).unwrap().anonymous()),
+            post(slow).layer(hapax.guard().policy(stoppable).anonymous().build().unwrap()),
         )
         .route("/settle", post(settle))
         .with_state(inside.clone());
@@ -245,7 +251,7 @@ async fn node(inside: &Arc<Inside>, hapax: &Hapax) -> SocketAddr {
     address
 }
 
-/// Starts the child on the files of a directory; returns the addresses of its two nodes.
+/// Starts the child on the files in `directory`; returns the addresses of its two nodes.
 pub fn start(test: &str, directory: &std::path::Path, mode: &str) -> (Child, [SocketAddr; 2]) {
     let envs = [
         ("HAPAX_TEST_DIRECTORY", directory.to_str().unwrap()),

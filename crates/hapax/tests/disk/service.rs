@@ -1,5 +1,5 @@
-//! The child: charges on SQLite, with a ledger elsewhere. Requests come in as lines and answers go
-//! out as lines, so that a recording of its system calls shows when each answer left the process.
+//! The child: charges on SQLite, with a ledger in another place. Requests and answers are lines, so
+//! that a recording of its system calls shows when each answer left the process.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -16,25 +16,25 @@ use hapax_testkit::crash::{Ledger, announce, hear};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
-/// Only a broken store keeps its file for so long after it was dropped.
+/// Only a broken store holds its file this long after it was dropped.
 const REOPEN_MAX: Duration = Duration::from_secs(20);
 
 /// One request.
 #[derive(Clone, Debug)]
 pub struct Order {
     pub key: String,
-    /// How large its answer is to be.
+    /// The size of the answer to return.
     pub answer_bytes: usize,
-    /// How long it would wait for another attempt of its key.
+    /// How long the request waits for another attempt of its key.
     pub wait_s: u64,
 }
 
-/// What a caller learns.
+/// The parts of an answer that a caller sees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
     pub is_replay: bool,
-    /// Of a charge, the length and digest of its body; of a rejection, its code.
+    /// For a charge, the length and digest of its body; for a rejection, its code.
     pub content: String,
 }
 
@@ -70,7 +70,7 @@ impl Answer {
     }
 }
 
-/// What stands for a body where it would be too long.
+/// Stands for a body that is too long to print.
 pub fn digest(body: &[u8]) -> String {
     let mut hasher = DefaultHasher::new();
     body.hash(&mut hasher);
@@ -93,8 +93,8 @@ impl Shop {
     }
 
     pub fn on(store: Sqlite, ledger: Arc<Ledger>, store_timeout: Duration) -> Shop {
-        // No memory, so that every replay comes from the file; no sweep, so that the file is
-        // written for requests only.
+        // No cache, so that every replay comes from the file; no sweep, so that only requests write
+        // to the file.
         let limits = Limits {
             cache_bytes_max: 0,
             ..Limits::default()
@@ -104,7 +104,7 @@ impl Shop {
             store_timeout,
             ..Policy::default()
         };
-        let layer = hapax.layer().policy(policy).unwrap().anonymous();
+        let layer = hapax.guard().policy(policy).anonymous().build().unwrap();
         let router = Router::new()
             .route("/charges", post(charge).layer(layer))
             .with_state(ledger);
@@ -115,12 +115,12 @@ impl Shop {
         &self.hapax
     }
 
-    /// Sends a request to a service in this process.
+    /// Sends a request within this process.
     pub async fn send(&self, order: &Order) -> Answer {
         send(self.router.clone(), order).await
     }
 
-    /// Lets go of the file once nobody uses it any more.
+    /// Drains, and then drops the store so that its file is released.
     async fn close(self) {
         self.hapax.drain(REOPEN_MAX).await;
     }
@@ -170,7 +170,7 @@ async fn charge(
 ) -> (StatusCode, String) {
     ledger.append(operation.key().as_str());
     let bytes: usize = headers["x-answer-bytes"].to_str().unwrap().parse().unwrap();
-    // Different in every page, so that no piece of one answer passes for a piece of another.
+    // Differs in every page, so that no part of one answer can pass for a part of another.
     let line = format!(
         "{} charged by {};",
         operation.key().as_str(),
@@ -182,7 +182,7 @@ async fn charge(
     )
 }
 
-/// The child's life: serves until its parent kills it or is gone.
+/// The child process: serves until its parent kills it or exits.
 pub fn serve() {
     let path = |name| PathBuf::from(std::env::var_os(name).unwrap());
     let (store, ledger) = (
@@ -195,7 +195,7 @@ pub fn serve() {
             .parse()
             .unwrap(),
     );
-    // One worker: then a thread's name says what it does, whatever the machine.
+    // With one worker, a thread's name identifies its role on every machine.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -224,7 +224,7 @@ pub fn serve() {
     }
 }
 
-/// Closes the store if it is open, opens it, and says what came of it.
+/// Closes the store if it is open, opens it, and announces the result.
 async fn reopen(
     shop: Option<Shop>,
     store: &Path,
@@ -237,7 +237,7 @@ async fn reopen(
     let deadline = Instant::now() + REOPEN_MAX;
     loop {
         match Shop::open(store, ledger.clone(), store_timeout).await {
-            // What is left of the last one still lets go of the file.
+            // The closed store is still releasing its file.
             Err(OpenError::Owned { .. }) if Instant::now() < deadline => {
                 tokio::task::yield_now().await;
             }

@@ -1,8 +1,8 @@
-//! What was forgotten is in no byte of any file.
+//! Forgotten answers are in no byte of any file.
 //!
-//! Answers are hidden under a key in two halves, one of which, the seal, stands in the table
-//! `seals` alone. So that an answer's own bytes are in no file shows little; these tests take note
-//! of its seal and look for that.
+//! Answers are encrypted under a key in two halves. One half, the seal, is only in the table
+//! `seals`. Finding no bytes of an answer in the files therefore proves little: these tests save
+//! its seal and search for that.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hapax::store::sqlite::{Options, Sqlite, View};
-use hapax::{Audit, Hapax, Key, OperatorError};
+use hapax::{Audit, BoxError, Hapax, OperatorError};
 use hapax_core::Store;
 use hapax_core::audit::{LogQuery, Signed};
 use hapax_core::record::{Head, State};
@@ -25,10 +25,10 @@ const KEPT: Lifetime = Lifetime {
     retention: HOUR,
     tombstone: HOUR.saturating_mul(1_000),
 };
-/// In every answer, and many times in a large one.
+/// Contained in every answer, many times in a large one.
 const CANARY: &str = "canary 4929-1234-5678-9012;";
 const SEALS: i64 = 127;
-/// Before the first seal of a row.
+/// The bytes of a row before its first seal.
 const LEAD: i64 = 485;
 
 fn body(bytes: usize) -> String {
@@ -58,7 +58,7 @@ async fn forget(store: &dyn Store, key: &str) {
     win(store, forgetting(&head)).await;
 }
 
-/// All at once, so that they share a commit and a cut of the log.
+/// Forgets concurrently, so that the changes share a commit and a cut of the log.
 async fn forget_all(store: &Arc<Sqlite>, keys: impl Iterator<Item = &(String, Vec<u8>)>) {
     let forgetting = keys.map(|(key, _)| {
         let (store, key) = (store.clone(), key.clone());
@@ -67,7 +67,7 @@ async fn forget_all(store: &Arc<Sqlite>, keys: impl Iterator<Item = &(String, Ve
     many(forgetting).await;
 }
 
-/// What the answer of a key cannot be read without.
+/// The seal of a key's answer, without which the answer cannot be read.
 fn seal(shop: &Shop, key: &str) -> Vec<u8> {
     let raw = shop.raw();
     let place: i64 = raw
@@ -91,8 +91,8 @@ fn seal(shop: &Shop, key: &str) -> Vec<u8> {
     seal
 }
 
-/// The files in which these bytes are. Read by another process: closing a file that this one has
-/// open would drop its locks.
+/// The files that contain these bytes. Another process reads them: closing a file that this process
+/// has open would drop its locks.
 fn files_with(shop: &Shop, bytes: &[u8]) -> Vec<PathBuf> {
     let files = std::fs::read_dir(shop.directory.path())
         .unwrap()
@@ -192,7 +192,7 @@ async fn a_forgotten_answer_is_in_no_byte_of_any_file() {
     }
 }
 
-/// Ends what goes on beside a test, also when the test fails.
+/// Stops background tasks of a test, also when the test fails.
 #[derive(Default)]
 struct Over(Arc<AtomicBool>);
 
@@ -258,7 +258,7 @@ async fn a_forgotten_answer_is_erased_while_others_write_and_look() {
     );
 }
 
-/// It is said, nobody else waits for it, and it is made good as soon as the reader ends.
+/// The caller gets an error, no other caller waits, and the bytes are erased when the reader ends.
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_that_a_reader_holds_are_an_error_and_go_when_it_ends() {
     let shop = Shop::new();
@@ -304,7 +304,7 @@ async fn bytes_that_a_reader_holds_are_an_error_and_go_when_it_ends() {
         "it was no false alarm"
     );
 
-    // One that ends in time costs nothing but the wait.
+    // A reader that ends in time only delays the forgetting.
     let forgotten = tokio::spawn({
         let store = store.clone();
         async move { store.put_if(forgetting(&second)).await }
@@ -329,8 +329,8 @@ async fn bytes_that_a_reader_holds_are_an_error_and_go_when_it_ends() {
     .await;
 }
 
-/// What the library makes of it: the operator is told, and nobody is served the answer, which was
-/// in memory too.
+/// Through the library: the operator gets an error, and the answer, which was also cached in
+/// memory, is no longer served.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forgetting_whose_bytes_may_be_left_is_an_error_and_a_forgetting() {
     let shop = Shop::new();
@@ -343,7 +343,7 @@ async fn a_forgetting_whose_bytes_may_be_left_is_an_error_and_a_forgetting() {
         .build();
     let once = hapax.once("charge");
     let run = async || {
-        once.run(Key::new("k").unwrap(), "x", async |_| Ok(body(100).into()))
+        once.run("k", "x", async |_| Ok::<_, BoxError>(body(100).into()))
             .await
     };
     assert!(!run().await.unwrap().replayed && run().await.unwrap().replayed);
@@ -377,13 +377,13 @@ async fn a_forgetting_whose_bytes_may_be_left_is_an_error_and_a_forgetting() {
     assert_eq!(hapax.log(LogQuery::latest(10)).await.unwrap().len(), 2);
 }
 
-/// Where SQLite splits, merges and moves pages: of a table that is written so, deleted rows stay
-/// behind in gaps now and then.
+/// SQLite splits, merges and moves pages. A table that is written to in this way can leave deleted
+/// rows in gaps of its pages.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_page_that_sqlite_moved_about_keeps_a_seal() {
     let shop = Shop::new();
     let store = Arc::new(shop.open().await);
-    // Three lanes, which grow where they meet, and are swept from their fronts.
+    // Three expiry queues, which grow where they meet and are swept from their fronts.
     let lifetimes = [1, 2, 3].map(|hours| Lifetime {
         retention: HOUR * hours,
         tombstone: HOUR * 10_000,

@@ -1,9 +1,10 @@
-//! The child: a process that does as it is told to keys, and can be made to stand still.
+//! The child: a process that runs keys as ordered, and can be made to stop at a step.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::{Failure, Hapax, Key, Once, Operation, Ran, Rejection, RunError};
+use bytes::Bytes;
+use hapax::{Done, Hapax, Once, Operation, Rejection, RunError};
 use hapax_testkit::crash::{Child, announce, hear, role};
 use tokio::runtime::Builder;
 use tokio::sync::{Notify, mpsc};
@@ -12,11 +13,11 @@ use crate::drivers::{
     DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect,
 };
 use crate::place::open;
-use crate::script::{Driver, End, Point, Script};
+use crate::script::{Driver, End, Failed, Point, Script};
 use crate::world::once;
 
-/// Where a service can be made to stand still, in order. At `committing` it only says so: what is
-/// on its way cannot be held.
+/// The steps at which a service can stop, in order. At `committing` it only announces the step,
+/// because a commit on its way cannot be held.
 pub const STEPS: [&str; 7] = [
     "claimed",
     "begun",
@@ -27,16 +28,15 @@ pub const STEPS: [&str; 7] = [
     "answering",
 ];
 
-/// So short that successors need not wait for long, and long enough to be renewed on a slow
-/// machine.
+/// Short, so that successors wait briefly, but long enough to be renewed on a slow machine.
 pub const LEASE: Duration = Duration::from_millis(150);
 
-/// Starts a service on a place.
+/// Starts a service on the database at `at`.
 pub fn start<D: Driver>(test: &str, at: &str) -> Child {
     Child::spawn(test, D::NAME, &[("HAPAX_TEST_AT", at)])
 }
 
-/// The child's life, if this process is one. False if it is not.
+/// Runs as the child if this process is one. False if it is not.
 pub fn served() -> bool {
     let Some(role) = role() else { return false };
     match role.as_str() {
@@ -60,9 +60,9 @@ struct Service<D> {
 
 fn serve<D: Driver>() {
     let (orders, mut received) = mpsc::unbounded_channel();
-    // Not in the runtime, as whoever reads from a pipe cannot be interrupted.
+    // On its own thread, because a blocking read from a pipe cannot be interrupted.
     std::thread::spawn(move || while hear().is_some_and(|order| orders.send(order).is_ok()) {});
-    // One thread, as it starts in no time.
+    // A single-threaded runtime starts fastest.
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
@@ -75,7 +75,7 @@ fn serve<D: Driver>() {
             once: once(hapax, LEASE),
             go: Notify::new(),
         });
-        // Ends with the parent.
+        // The loop ends when the parent exits.
         while let Some(order) = received.recv().await {
             let service = service.clone();
             match order.split(' ').collect::<Vec<_>>()[..] {
@@ -91,7 +91,7 @@ fn serve<D: Driver>() {
 }
 
 impl<D: Driver> Service<D> {
-    /// Runs a key once, up to a step and on from there when it is told to.
+    /// Runs a key once, stops at `step`, and continues when it is ordered to.
     async fn hold(self: Arc<Self>, key: String, step: String) {
         let ran = self.run(&key, Some(step.clone())).await;
         if step == "answering" {
@@ -100,16 +100,15 @@ impl<D: Driver> Service<D> {
         tell(&key, ran);
     }
 
-    /// Runs a key until something has come of it.
+    /// Runs a key until it has an answer.
     async fn drive(self: Arc<Self>, key: String) {
         let ran = loop {
             match self.run(&key, None).await {
-                Err(RunError::Rejected(
-                    Rejection::InFlight { .. }
-                    | Rejection::Lost { .. }
-                    | Rejection::StoreUnavailable,
-                )) => {
-                    // As callers do that are told to come again.
+                Err(
+                    RunError::Lost { .. }
+                    | RunError::Rejected(Rejection::InFlight { .. } | Rejection::StoreUnavailable),
+                ) => {
+                    // As callers do when they are told to retry.
                     tokio::time::sleep(Duration::from_millis(15)).await;
                 }
                 ran => break ran,
@@ -118,11 +117,16 @@ impl<D: Driver> Service<D> {
         tell(&key, ran);
     }
 
-    async fn run(self: &Arc<Self>, key: &str, step: Option<String>) -> Result<Ran, RunError> {
+    async fn run(
+        self: &Arc<Self>,
+        key: &str,
+        step: Option<String>,
+    ) -> Result<Done<Bytes>, RunError> {
         let (service, name) = (self.clone(), key.to_owned());
         let work = async move |operation: Operation| {
             service.clone().pass(&name, "claimed", &step).await;
-            // By every other attempt, so that both ways are killed everywhere.
+            // Every other attempt joins instead of finishing, so that both ways are killed at every
+            // step.
             let joins =
                 step.as_deref() == Some("joined") || operation.fence().as_u64().is_multiple_of(2);
             let (passing, named) = (service.clone(), name.clone());
@@ -139,12 +143,9 @@ impl<D: Driver> Service<D> {
             if let Err(failed) = &performed {
                 announce(format!("failed {name} {failed:?}"));
             }
-            let kept = performed.map_err(|failed| Failure::Lost(Box::new(failed)))?;
-            Ok(kept.into_response().into_body())
+            Ok::<_, Failed>(performed?.into_response().into_body())
         };
-        self.once
-            .run(Key::new(key).expect("a key"), "order", work)
-            .await
+        self.once.run(key, "order", work).await
     }
 
     async fn pass(&self, key: &str, here: &str, step: &Option<String>) {
@@ -171,9 +172,12 @@ fn called(point: Point) -> &'static str {
     }
 }
 
-fn tell(key: &str, ran: Result<Ran, RunError>) {
+fn tell(key: &str, ran: Result<Done<Bytes>, RunError>) {
     match ran {
-        Ok(ran) => announce(format!("done {key} {}", String::from_utf8_lossy(&ran.body))),
+        Ok(ran) => announce(format!(
+            "done {key} {}",
+            String::from_utf8_lossy(&ran.value)
+        )),
         Err(error) => announce(format!("refused {key} {error:?}")),
     }
 }

@@ -1,11 +1,10 @@
-//! A node on a place, with work by one driver.
+//! A node on a database, with work for one driver.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hapax::{
-    Failure, Hapax, Key, Mode, Once, Operation, Policy, Ran, RecordId, Rejection, RunError,
-};
+use bytes::Bytes;
+use hapax::{Done, Hapax, Mode, Once, Operation, Policy, RecordId, Rejection, RunError};
 use hapax_testkit::{Fault, Faulty, Verb};
 
 use crate::place::Place;
@@ -22,7 +21,7 @@ pub struct World<D> {
 pub type Work = Result<hapax::Kept, Failed>;
 
 impl<D: Driver> World<D> {
-    /// `None`, after saying so, if there is no server to be had.
+    /// `None`, after printing why, if there is no server.
     pub async fn new() -> Option<World<D>> {
         let place = Place::new::<D>().await?;
         let driver = D::new(place.at());
@@ -44,7 +43,7 @@ impl<D: Driver> World<D> {
         }
     }
 
-    /// Another node on the same place.
+    /// Another node on the same database.
     pub async fn another(&self) -> Once {
         once(
             Hapax::builder_shared(self.place.store().await)
@@ -54,7 +53,7 @@ impl<D: Driver> World<D> {
         )
     }
 
-    /// The same node, whose attempts are over as soon as nobody renews them; and nobody does.
+    /// The same node with short leases whose renewals fail, so that its attempts lapse at once.
     pub fn unrenewed(&self) -> Once {
         self.faulty
             .fail_next(Verb::Renew, Fault::ErrorBefore, usize::MAX);
@@ -67,19 +66,24 @@ impl<D: Driver> World<D> {
     }
 
     /// Runs the script under a key.
-    pub async fn run(&self, key: &str, script: Script) -> Result<Ran, RunError> {
+    pub async fn run(&self, key: &str, script: Script) -> Result<Done<Bytes>, RunError> {
         self.run_on(&self.once, key, script).await
     }
 
-    pub async fn run_on(&self, once: &Once, key: &str, script: Script) -> Result<Ran, RunError> {
+    pub async fn run_on(
+        &self,
+        once: &Once,
+        key: &str,
+        script: Script,
+    ) -> Result<Done<Bytes>, RunError> {
         self.work(once, key, async move |driver: Arc<D>, operation| {
             driver.perform(&operation, &script).await
         })
         .await
     }
 
-    /// Runs work of the test's own under a key.
-    pub async fn work<F, W>(&self, once: &Once, key: &str, work: W) -> Result<Ran, RunError>
+    /// Runs the given work under a key.
+    pub async fn work<F, W>(&self, once: &Once, key: &str, work: W) -> Result<Done<Bytes>, RunError>
     where
         W: FnOnce(Arc<D>, Operation) -> F + Send + 'static,
         F: Future<Output = Work> + Send + 'static,
@@ -87,25 +91,22 @@ impl<D: Driver> World<D> {
         let (driver, began) = (self.driver.clone(), self.began.clone());
         let work = move |operation: Operation| async move {
             began.lock().unwrap().push(operation.clone());
-            let kept = work(driver, operation)
-                .await
-                .map_err(|failed| Failure::Lost(Box::new(failed)))?;
-            Ok(kept.into_response().into_body())
+            let kept = work(driver, operation).await?;
+            Ok::<_, Failed>(kept.into_response().into_body())
         };
-        once.run(Key::new(key).expect("a key"), "order", work).await
+        once.run(key, "order", work).await
     }
 
-    /// Runs the script under a key until something has come of it.
-    pub async fn drive(&self, once: &Once, key: &str, script: &Script) -> Ran {
+    /// Runs the script under a key until it has an answer.
+    pub async fn drive(&self, once: &Once, key: &str, script: &Script) -> Done<Bytes> {
         loop {
             match self.run_on(once, key, script.clone()).await {
                 Ok(ran) => return ran,
-                // A lease goes by the store's own clock, which no test can turn.
-                Err(RunError::Rejected(
-                    Rejection::InFlight { .. }
-                    | Rejection::Lost { .. }
-                    | Rejection::StoreUnavailable,
-                )) => {
+                // The lease runs by the store's clock, which a test cannot advance.
+                Err(
+                    RunError::Lost { .. }
+                    | RunError::Rejected(Rejection::InFlight { .. } | Rejection::StoreUnavailable),
+                ) => {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
                 Err(error) => panic!("{key}: {error:?}"),
@@ -138,7 +139,7 @@ impl<D: Driver> World<D> {
     }
 }
 
-/// Outlasts every test that does not say otherwise.
+/// Longer than every test that sets no lease itself.
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(100);
 

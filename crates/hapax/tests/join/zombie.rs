@@ -1,4 +1,4 @@
-//! SIGSTOP past the lease and back: a process that does not know that it was taken over cannot
+//! SIGSTOP past the lease, then SIGCONT: a process that was taken over without knowing it cannot
 //! commit.
 
 use std::pin::pin;
@@ -43,7 +43,7 @@ async fn wakes<D: Driver>() {
     let Some(world) = World::<D>::new().await else {
         return;
     };
-    // In a file nobody could take over from one that has begun to write.
+    // In a file no attempt can take over from one that has begun to write.
     let steps: &[&str] = if D::IS_FILE {
         &["claimed"]
     } else {
@@ -51,7 +51,7 @@ async fn wakes<D: Driver>() {
     };
     let mut child = start::<D>(TEST, world.place.at());
     for (number, step) in steps.iter().enumerate() {
-        // Both ways to end: which one is taken depends on the fence.
+        // Covers both ways to end: the fence decides which one is used.
         for again in 0..2 {
             let key = format!("{number}-{again}");
             stop_at::<D>(&mut child, world.place.at(), &key, step);
@@ -60,7 +60,7 @@ async fn wakes<D: Driver>() {
                 .await;
             assert!(!successor.replayed, "{}: {key}", D::NAME);
             wakes_and_fails(&mut child, &key);
-            let answer = String::from_utf8_lossy(&successor.body).into_owned();
+            let answer = String::from_utf8_lossy(&successor.value).into_owned();
             assert_eq!(
                 said(&mut child, &format!("done {key} ")),
                 answer,
@@ -68,14 +68,14 @@ async fn wakes<D: Driver>() {
             );
             assert_eq!(world.effects().await, 1, "{}: {key}", D::NAME);
         }
-        // In a file whoever has begun is alone.
+        // In a file only one transaction can write at a time.
         if !D::IS_FILE {
             wakes_beside_its_successor(&world, &mut child, &format!("{number}-beside"), step).await;
         }
     }
 }
 
-/// Nothing but the fence is in its way: its record is as open as it left it.
+/// Only the fence stops the zombie: its record is still open.
 async fn wakes_beside_its_successor<D: Driver>(
     world: &World<D>,
     child: &mut Child,
@@ -114,7 +114,7 @@ fn stop_at<D: Driver>(child: &mut Child, at: &str, key: &str, step: &str) {
     child.say(&format!("hold {key} {step}"));
     said(child, &format!("at {key} "));
     child.stop();
-    // One that is stopped within a write of its own upkeep would keep everybody out of its file.
+    // A process stopped during a background write would lock everyone else out of the file.
     while D::IS_FILE && !is_writable(at) {
         child.cont();
         child.stop();
@@ -135,7 +135,7 @@ fn wakes_and_fails(child: &mut Child, key: &str) {
     assert_eq!(said(child, &format!("failed {key} ")), "FencedOut", "{key}");
 }
 
-/// What the child says next of this, without keeping the other tests' tasks from running.
+/// The child's next line with this prefix. Does not block the tasks of other tests.
 fn said(child: &mut Child, prefix: &str) -> String {
     tokio::task::block_in_place(|| child.wait_for(prefix))
 }

@@ -1,35 +1,31 @@
-//! Company: others whose writes go into the same statements, and come to nothing.
+//! Concurrent writes of others that share a statement and change nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hapax_core::audit::{LogEntry, LogQuery, Note};
-use hapax_core::scope::PrincipalId;
-use hapax_core::store::{
-    Change, KnownPrincipal, ListQuery, Reading, Renewal, Reply, StoreError, StoreInfo, Swept,
-    Written,
-};
-use hapax_core::{Condition, Fence, Head, Put, RecordId, Store};
+use hapax_core::store::{Change, Reading, Reply, StoreError, Written};
+use hapax_core::{Condition, Fence, Put, RecordId, Store};
 
-/// A store to which nobody writes alone: before and after each there is somebody who writes to a
-/// record that does not exist. One of the two may be gone before the write itself is sent, and then
-/// the other still waits for the same statement.
-pub(crate) struct InCompany<S>(pub(crate) S);
+/// A store in which no write is sent alone: before and after each one, another call writes to a
+/// record that does not exist. One of the two may be sent before the write itself, and then the
+/// other still shares its statement.
+pub(crate) struct Batched<S>(pub(crate) S);
 
-impl<S: Store> InCompany<S> {
+impl<S: Store> Batched<S> {
     async fn read(&self, ids: Vec<RecordId>) -> Result<Reading, StoreError> {
         let (first, read, last) = tokio::join!(
-            self.0.get(vec![nobody(0)]),
+            self.0.get(vec![unused_id(0)]),
             self.0.get(ids),
-            self.0.get(vec![nobody(u8::MAX)])
+            self.0.get(vec![unused_id(u8::MAX)])
         );
-        for stranger in [first, last] {
-            assert_eq!(stranger?.records, [None], "nobody was ever there");
+        for unrelated_put in [first, last] {
+            assert_eq!(unrelated_put?.records, [None], "unused_id was ever there");
         }
         read
     }
 
     async fn put(&self, put: Put) -> Result<Written, StoreError> {
-        let (Some(first), Some(last)) = (stranger(&put, 0), stranger(&put, u8::MAX)) else {
+        let (Some(first), Some(last)) = (unrelated_put(&put, 0), unrelated_put(&put, u8::MAX))
+        else {
             return self.0.put_if(put).await;
         };
         let (first, written, last) = tokio::join!(
@@ -37,18 +33,18 @@ impl<S: Store> InCompany<S> {
             self.0.put_if(put),
             self.0.put_if(last)
         );
-        for stranger in [first?, last?] {
+        for unrelated_put in [first?, last?] {
             assert!(
-                matches!(&stranger, Written::Lost(seen) if seen.record.is_none()),
-                "nobody was ever there: {stranger:?}"
+                matches!(&unrelated_put, Written::Lost(seen) if seen.record.is_none()),
+                "unused_id was ever there: {unrelated_put:?}"
             );
         }
         written
     }
 }
 
-/// The same write to a record that does not exist. `None` if such writes do not go together.
-fn stranger(put: &Put, edge: u8) -> Option<Put> {
+/// The same write to a record that does not exist. `None` if such writes are not batched.
+fn unrelated_put(put: &Put, edge: u8) -> Option<Put> {
     let fence = Fence::from_u64(1);
     let condition = match &put.change {
         Change::Claim(_) => Condition::Lapsed { fence },
@@ -56,22 +52,22 @@ fn stranger(put: &Put, edge: u8) -> Option<Put> {
         _ => return None,
     };
     Some(Put {
-        id: nobody(edge),
+        id: unused_id(edge),
         condition,
         change: put.change.clone(),
     })
 }
 
-/// An id that no record has, at this end of all ids. Never the same twice, as one record is not
-/// written to twice in a statement.
-fn nobody(edge: u8) -> RecordId {
+/// An id that no record has, at this end of the id range. Each call returns another id, because a
+/// statement does not write to one record twice.
+fn unused_id(edge: u8) -> RecordId {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut id = [edge; 32];
     id[24..].copy_from_slice(&COUNT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
     RecordId::from_bytes(id)
 }
 
-impl<S: Store> Store for InCompany<S> {
+impl<S: Store> Store for Batched<S> {
     fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
         Box::pin(self.read(ids))
     }
@@ -80,35 +76,8 @@ impl<S: Store> Store for InCompany<S> {
         Box::pin(self.put(put))
     }
 
-    fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
-        self.0.renew(renewals)
-    }
-
-    fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
-        self.0.list(query)
-    }
-
-    fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
-        self.0.sweep(limit)
-    }
-
-    fn info(&self) -> Reply<'_, StoreInfo> {
-        self.0.info()
-    }
-
-    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
-        self.0.remember(principals)
-    }
-
-    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
-        self.0.knows(principal)
-    }
-
-    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
-        self.0.log(query)
-    }
-
-    fn note(&self, note: Note) -> Reply<'_, LogEntry> {
-        self.0.note(note)
-    }
+    hapax_core::forward_store!(
+        self => self.0;
+        renew, list, sweep, info, remember, knows, log, note
+    );
 }

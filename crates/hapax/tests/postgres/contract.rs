@@ -1,14 +1,14 @@
-//! The contract, case by case.
+//! The store contract, case by case.
 
 use std::sync::Arc;
 
 use hapax_contract::{Bench, ManualClock};
 
-use crate::company::InCompany;
+use crate::company::Batched;
 use crate::nodes::Nodes;
 use crate::place;
 
-/// A test of each case on a store that this makes, if it can.
+/// One test for each case, on the store that `$make` returns, if it returns one.
 macro_rules! tests {
     ([$make:path] $($module:ident { $($case:ident)* })*) => {
         $($(
@@ -46,8 +46,8 @@ async fn pooled() -> Option<Bench> {
 async fn two_nodes_in_company() -> Option<Bench> {
     let url = place::prepared_once().await?;
     let nodes = Nodes::new([
-        InCompany(place::open(url).await),
-        InCompany(place::open(url).await),
+        Batched(place::open(url).await),
+        Batched(place::open(url).await),
     ]);
     Some(
         Bench::in_real_time(Arc::new(nodes))
@@ -56,7 +56,7 @@ async fn two_nodes_in_company() -> Option<Bench> {
     )
 }
 
-/// Those that take a clock which can be turned, or a store that nobody else sweeps.
+/// Cases that need a manual clock, or a store that no other test sweeps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_takes_a_year_or_solitude_holds_by_a_hand_turned_clock() {
     for case in [

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax::{Hapax, Limits, Postgres, RunError};
+use hapax::{BoxError, Hapax, Limits, Postgres, RunError};
+use hapax_core::Store;
 use hapax_core::rejection::Rejection;
 use hapax_core::scope::{Principal, PrincipalId};
 use hapax_core::store::{Counts, ListQuery};
-use hapax_core::{Key, Store};
 
 use crate::place;
 
 const RECORDS_MAX: u64 = 20;
 
-/// A gateway on the database: its store, and what it runs.
+/// A node on the database: its store and its engine.
 struct Node {
     store: Arc<Postgres>,
     hapax: Hapax,
@@ -35,11 +35,11 @@ impl Node {
         }
     }
 
-    /// Whether a new key of this principal was taken.
+    /// Pays under a key of this principal. Returns whether the key was accepted.
     async fn pay(&self, user: &str, key: String) -> bool {
         let once = self.hapax.once("pay").principal(Principal::named(user));
         match once
-            .run(Key::new(key).unwrap(), "5", async |_| Ok("paid".into()))
+            .run(key, "5", async |_| Ok::<_, BoxError>("paid".into()))
             .await
         {
             Ok(_) => true,
@@ -48,7 +48,7 @@ impl Node {
         }
     }
 
-    /// Sweeps until the store has counted so many records.
+    /// Sweeps until the store has counted `records` records.
     async fn count(&self, records: u64) {
         until(async || {
             self.store.sweep(1).await.unwrap();
@@ -62,7 +62,7 @@ impl Node {
     }
 }
 
-/// Waits for something to become true.
+/// Waits until the condition is true.
 async fn until(mut is_true: impl AsyncFnMut() -> bool) {
     let waiting = async {
         while !is_true().await {
@@ -97,7 +97,7 @@ async fn nodes_share_the_limit_on_records_and_who_has_some() {
     let ann = PrincipalId::of(&head.scope).unwrap();
     until(async || here.store.knows(ann).await.unwrap()).await;
 
-    // A node that has begun none of it, nor seen who did.
+    // This node has not begun any of these attempts, nor seen their principals.
     let there = Node::start(&url).await;
     assert!(
         !there.pay("bob", "there-0".to_owned()).await,

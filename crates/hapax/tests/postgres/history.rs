@@ -7,7 +7,7 @@ use hapax_core::{Memory, Secret, Store};
 use hapax_testkit::ManualClock;
 use hapax_testkit::history::{self, Tally};
 
-use crate::company::InCompany;
+use crate::company::Batched;
 use crate::place;
 
 const SEEDS: u64 = 4;
@@ -20,7 +20,7 @@ async fn postgres_and_memory_never_differ() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn postgres_and_memory_never_differ_in_company() {
-    compare(SEEDS..2 * SEEDS, InCompany).await;
+    compare(SEEDS..2 * SEEDS, Batched).await;
 }
 
 async fn compare<S: Store>(seeds: Range<u64>, around: fn(place::ByHand) -> S) {

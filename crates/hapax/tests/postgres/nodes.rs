@@ -1,4 +1,4 @@
-//! Several nodes on one database: what they do at once, they do on connections of their own.
+//! Several nodes on one database, each with its own connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,13 +6,8 @@ use std::time::Duration;
 
 use hapax::Postgres;
 use hapax_contract::{Bench, CASES};
-use hapax_core::audit::{LogEntry, LogQuery, Note};
-use hapax_core::scope::PrincipalId;
-use hapax_core::store::{
-    Change, Finish, KnownPrincipal, Lifetime, ListQuery, Reading, Renewal, Reply, StoreInfo, Swept,
-    Written,
-};
-use hapax_core::{AttemptToken, Head, Put, RecordId, Store};
+use hapax_core::store::{Change, Finish, Lifetime, Written};
+use hapax_core::{AttemptToken, Put, Store};
 use tokio::sync::Barrier;
 
 use crate::lanes::{claim, finish, won};
@@ -21,8 +16,8 @@ use crate::place;
 const NODES: usize = 4;
 const ROUNDS: usize = 4;
 
-/// Callers of one node take turns at a record before the database hears of them; those of several
-/// do not.
+/// One node serializes the callers of a record before they reach the database; several nodes do
+/// not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_races_between_nodes_has_one_winner() {
     let Some((_, url)) = place::prepared().await else {
@@ -110,7 +105,7 @@ fn as_attempt(put: Put, number: usize) -> Put {
     }
 }
 
-/// Several stores on the same database as one: each call goes to the next.
+/// Several stores on the same database, used as one: each call goes to the next store.
 pub(crate) struct Nodes<S> {
     nodes: Vec<S>,
     calls: AtomicUsize,
@@ -130,43 +125,8 @@ impl<S: Store> Nodes<S> {
 }
 
 impl<S: Store> Store for Nodes<S> {
-    fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
-        self.next().get(ids)
-    }
-
-    fn put_if(&self, put: Put) -> Reply<'_, Written> {
-        self.next().put_if(put)
-    }
-
-    fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
-        self.next().renew(renewals)
-    }
-
-    fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
-        self.next().list(query)
-    }
-
-    fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
-        self.next().sweep(limit)
-    }
-
-    fn info(&self) -> Reply<'_, StoreInfo> {
-        self.next().info()
-    }
-
-    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
-        self.next().remember(principals)
-    }
-
-    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
-        self.next().knows(principal)
-    }
-
-    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
-        self.next().log(query)
-    }
-
-    fn note(&self, note: Note) -> Reply<'_, LogEntry> {
-        self.next().note(note)
-    }
+    hapax_core::forward_store!(
+        self => self.next();
+        get, put_if, renew, list, sweep, info, remember, knows, log, note
+    );
 }

@@ -1,4 +1,4 @@
-//! The schema comes to be, moves forward, and says what is wrong where it cannot be used.
+//! The schema is created, migrated, and reports why it cannot be used.
 
 use std::time::Duration;
 
@@ -21,7 +21,9 @@ async fn a_database_that_is_not_prepared_is_refused_and_one_that_is_opens() {
         panic!("opened without a schema")
     };
     assert!(matches!(error, OpenError::NotMigrated { .. }), "{error}");
-    assert!(error.to_string().contains("hapax migrate"), "{error}");
+    // As a `main` prints it that returns the error: the command to run, with the database.
+    let command = format!("hapax migrate --store {}", options(&url));
+    assert!(format!("{error:?}").contains(&command), "{error:?}");
 
     let mut applied = Vec::new();
     let status = migrate(&options(&url), &migrations(), |migration| {
@@ -38,12 +40,26 @@ async fn a_database_that_is_not_prepared_is_refused_and_one_that_is_opens() {
         .info()
         .await
         .expect("it can be used");
-    // And a second time there is nothing to do.
+    // A second migration has nothing to do.
     migrate(&options(&url), &migrations(), |migration| {
         panic!("{} again", migration.version)
     })
     .await
     .expect("nothing to do");
+}
+
+#[tokio::test]
+async fn a_program_migrates_by_itself_as_often_as_it_likes() {
+    let Some(server) = servers::Postgres::shared() else {
+        return;
+    };
+    let url = server.database();
+    for _ in 0..2 {
+        Postgres::migrate(&url).await.expect("migrated");
+    }
+    Postgres::open(&url).await.expect("it is prepared");
+    let error = Postgres::migrate("mysql://db").await.unwrap_err();
+    assert!(matches!(error, OpenError::Options(_)), "{error}");
 }
 
 #[tokio::test]
@@ -154,8 +170,8 @@ async fn a_program_works_on_a_newer_schema_for_as_long_as_that_serves_it() {
     );
 }
 
-/// Lives of a key are told apart from version 2 on. A program of version 1 makes ids by the first
-/// rule, so that for an hour all do.
+/// From version 2 on, operation ids distinguish the lives of a key. Programs of version 1 make ids
+/// by the first rule, so for an hour all programs do.
 #[tokio::test]
 async fn programs_of_version_1_go_on_until_lives_are_told_apart() {
     let Some(server) = servers::Postgres::shared() else {
@@ -199,7 +215,7 @@ async fn programs_of_version_1_go_on_until_lives_are_told_apart() {
     assert_eq!(oldest().await, 1);
     session.batch_execute(&later(59)).await.expect("later");
     assert_eq!(oldest().await, 2, "while both still make the same ids");
-    // What the roles of nodes were granted goes for what has come.
+    // The grants of nodes' roles also cover the new functions.
     for function in ["lives_since()", "keep_time(int8)"] {
         let sql = format!(
             "SELECT has_function_privilege('{role}', 'hapax.{function}', 'EXECUTE'), has_function_privilege('public', 'hapax.{function}', 'EXECUTE')"
@@ -215,7 +231,7 @@ async fn programs_of_version_1_go_on_until_lives_are_told_apart() {
         .batch_execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}"))
         .await
         .expect("cleared up");
-    // One that nobody has used begins with the second rule.
+    // A new database begins with the second rule.
     let url = server.database();
     place::migrate(&url).await;
     assert_eq!(
@@ -229,8 +245,8 @@ async fn programs_of_version_1_go_on_until_lives_are_told_apart() {
     );
 }
 
-/// Records have the id of a request from version 4 on. A program of version 3 says none, and reads
-/// fewer columns; this is what it sends.
+/// From version 4 on, records have a request id. A program of version 3 sends none and reads fewer
+/// columns; these are its statements.
 #[tokio::test]
 async fn programs_of_version_3_go_on_without_request_ids() {
     let Some(server) = servers::Postgres::shared() else {
@@ -300,8 +316,8 @@ async fn programs_of_version_3_go_on_without_request_ids() {
         (true, false)
     );
 
-    // It takes over what a program of this version has claimed: the id is not that of the request
-    // it acts for.
+    // It takes over a record that was claimed by this version. The record must not keep the id of
+    // the earlier request.
     session
         .batch_execute("UPDATE hapax.heads SET request_id = 'request-7', lease_until = 0")
         .await
@@ -413,7 +429,7 @@ async fn a_role_needs_nothing_but_what_is_granted() {
         .expect("removed");
 }
 
-/// It was let in before there were such functions.
+/// The role was granted access before these functions existed.
 #[tokio::test]
 async fn a_role_may_use_what_a_later_version_adds() {
     let Some(server) = servers::Postgres::shared() else {
@@ -444,7 +460,7 @@ async fn a_role_may_use_what_a_later_version_adds() {
         .expect("removed");
 }
 
-/// Whoever owns a part of the schema can make the rest of it do anything.
+/// An owner of part of the schema can make the rest of it do anything.
 #[tokio::test]
 async fn a_schema_that_somebody_else_owns_a_part_of_is_refused() {
     let Some((server, prepared)) = place::prepared().await else {

@@ -1,5 +1,5 @@
-//! Callers who charge, and retry until they know; and the judge's books: effects as the work itself
-//! counts them, and what callers were told.
+//! Callers that charge and retry until they have a definite answer; and the books of the tests:
+//! effects as counted by the work itself, and the answers that callers got.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,20 +7,20 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hapax::{Hapax, Key, Observer, Once, Rejection, RunError, Store};
+use hapax::{BoxError, Hapax, Observer, Once, Rejection, RunError, Store};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// Within so long a key has a definite answer, whatever happened to its server: a lease, and time
-/// for a slow machine.
+/// The longest time until a key has a definite answer, whatever happened to its server: a lease,
+/// and time for a slow machine.
 const STUCK: Duration = Duration::from_secs(40);
 /// A caller's pause before it sends its key again.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Keys that are looked at together in the end.
+/// The number of keys that are checked concurrently at the end.
 const AT_A_TIME: usize = 256;
 
-/// What happened, by those who did it and those who asked for it.
+/// The effects as counted by the work, and the answers as received by the callers.
 #[derive(Default)]
 pub(crate) struct Books {
     effects: Mutex<HashMap<String, u32>>,
@@ -32,7 +32,7 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// Has its effect: once more.
+    /// Records one more effect of the key, and returns its answer.
     fn charge(&self, key: &str) -> Bytes {
         let mut effects = self.effects.lock().unwrap();
         *effects.entry(key.to_owned()).or_default() += 1;
@@ -48,7 +48,7 @@ impl Books {
         self.count.send_replace(acknowledged.len());
     }
 
-    /// Waits until callers were told of so many more charges.
+    /// Waits until callers have been told of `charges` more charges.
     pub(crate) async fn more(&self, charges: usize) {
         let mut count = self.count.subscribe();
         let wanted = *count.borrow() + charges;
@@ -59,18 +59,18 @@ impl Books {
         );
     }
 
-    /// Of all who were answered, who had to wait the longest for it.
+    /// The longest time that an answered caller waited.
     pub(crate) fn longest(&self) -> Duration {
         Duration::from_micros(self.longest_us.load(Ordering::Relaxed))
     }
 
-    /// How often a caller was told that the store is not there, or that the key is in use.
+    /// How often a caller was told that the store is unavailable or that the key is in flight.
     pub(crate) fn unavailable(&self) -> u64 {
         self.unavailable.load(Ordering::Relaxed)
     }
 
-    /// At most one effect for each key, and exactly one for each that a caller knows of. Returns
-    /// how many those are.
+    /// Checks that each key has at most one effect, and each acknowledged key exactly one. Returns
+    /// the number of acknowledged keys.
     pub(crate) fn judge(&self) -> usize {
         let (effects, acknowledged) = (
             self.effects.lock().unwrap(),
@@ -93,8 +93,7 @@ impl Books {
         acknowledged.len()
     }
 
-    /// Everything that a caller was told is what the store still says, to a node that remembers
-    /// nothing.
+    /// Checks that a node without a cache replays every acknowledged answer from the store.
     pub(crate) async fn replay_all(&self, store: Arc<dyn Store>) {
         let acknowledged = self.acknowledged.lock().unwrap().clone();
         let shop = Shop::new(
@@ -120,7 +119,7 @@ impl Books {
     }
 }
 
-/// A node where one can charge.
+/// A node that accepts charges.
 #[derive(Clone)]
 pub(crate) struct Shop {
     once: Once,
@@ -140,7 +139,7 @@ impl Shop {
         Shop::new(&Hapax::builder_shared(store).build(), books.clone())
     }
 
-    /// The same, that tells somebody what it does, and does nothing by itself.
+    /// A node that reports to an observer and does not sweep.
     pub(crate) fn told(store: Arc<dyn Store>, books: &Arc<Books>, observer: impl Observer) -> Shop {
         Shop::new(
             &Hapax::builder_shared(store)
@@ -151,8 +150,8 @@ impl Shop {
         )
     }
 
-    /// Sends a key until there is a definite answer, as a patient client does, and has it
-    /// acknowledged.
+    /// Sends a key until there is a definite answer, as a patient client does, and records the
+    /// answer.
     pub(crate) async fn charge(&self, key: &str) -> Bytes {
         let begun = Instant::now();
         loop {
@@ -171,7 +170,7 @@ impl Shop {
             };
             match rejection {
                 Rejection::StoreUnavailable | Rejection::InFlight { .. } => &self.books.unavailable,
-                // Its attempt is still at it, and may say more later.
+                // The attempt is still running, and may end later.
                 Rejection::OutcomeUnknown => &self.books.unknown,
                 _ => panic!("{key} got {rejection:?}"),
             }
@@ -187,27 +186,23 @@ impl Shop {
     /// Sends a key once.
     pub(crate) async fn send(&self, key: &str) -> Result<Bytes, Rejection> {
         let (books, name) = (self.books.clone(), key.to_owned());
-        let work = async move |_| Ok(books.charge(&name));
-        match self
-            .once
-            .run(Key::new(key).expect("a key"), key.to_owned(), work)
-            .await
-        {
-            Ok(ran) => Ok(ran.body),
+        let work = async move |_| Ok::<_, BoxError>(books.charge(&name));
+        match self.once.run(key, key.to_owned(), work).await {
+            Ok(done) => Ok(done.value),
             Err(RunError::Rejected(rejection)) => Err(rejection),
             Err(error) => panic!("{key}: {error}"),
         }
     }
 }
 
-/// Callers who charge one key after the other.
+/// Callers that charge one key after the other.
 pub(crate) struct Load {
     callers: Vec<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
 }
 
 impl Load {
-    /// So many callers at each of these nodes. Their keys begin with this name.
+    /// Starts `callers` callers at each of these nodes. Their keys begin with `name`.
     pub(crate) fn start(name: &str, shops: &[Shop], callers: usize) -> Load {
         let is_over = Arc::new(AtomicBool::new(false));
         let begin = |(node, shop): (usize, &Shop)| {
@@ -222,7 +217,7 @@ impl Load {
         }
     }
 
-    /// Lets every caller get its last answer.
+    /// Waits for the last answer of every caller.
     pub(crate) async fn end(self) {
         self.is_over.store(true, Ordering::Relaxed);
         for caller in self.callers {

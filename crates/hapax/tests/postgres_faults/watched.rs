@@ -6,14 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hapax::store::postgres::Stats;
-use hapax::{Postgres, RecordId, Store};
-use hapax_core::audit::{LogEntry, LogQuery, Note};
-use hapax_core::record::{Head, State};
-use hapax_core::scope::PrincipalId;
-use hapax_core::store::{
-    Change, Joins, KnownPrincipal, ListQuery, Put, Reading, Renewal, Reply, Seen, StoreError,
-    StoreInfo, Swept, Written,
-};
+use hapax::{Postgres, Store};
+use hapax_core::record::State;
+use hapax_core::store::{Change, Put, Reply, Seen, StoreError, Written};
 
 pub(crate) struct Watched {
     store: Postgres,
@@ -161,47 +156,12 @@ impl Sight {
 }
 
 impl Store for Watched {
-    fn get(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
-        self.store.get(ids)
-    }
-
     fn put_if(&self, put: Put) -> Reply<'_, Written> {
         Box::pin(self.put(put))
     }
 
-    fn renew(&self, renewals: Vec<Renewal>) -> Reply<'_, Vec<bool>> {
-        self.store.renew(renewals)
-    }
-
-    fn list(&self, query: ListQuery) -> Reply<'_, Vec<Head>> {
-        self.store.list(query)
-    }
-
-    fn sweep(&self, limit: usize) -> Reply<'_, Swept> {
-        self.store.sweep(limit)
-    }
-
-    fn info(&self) -> Reply<'_, StoreInfo> {
-        self.store.info()
-    }
-
-    fn remember(&self, principals: Vec<KnownPrincipal>) -> Reply<'_, ()> {
-        self.store.remember(principals)
-    }
-
-    fn knows(&self, principal: PrincipalId) -> Reply<'_, bool> {
-        self.store.knows(principal)
-    }
-
-    fn log(&self, query: LogQuery) -> Reply<'_, Vec<LogEntry>> {
-        self.store.log(query)
-    }
-
-    fn note(&self, note: Note) -> Reply<'_, LogEntry> {
-        self.store.note(note)
-    }
-
-    fn joins(&self) -> Option<&dyn Joins> {
-        self.store.joins()
-    }
+    hapax_core::forward_store!(
+        self => self.store;
+        get, renew, list, sweep, info, remember, knows, log, note, joins
+    );
 }

@@ -1,9 +1,9 @@
-//! Finding keys by what they are: a bounded walk through the store.
+//! Finds keys by their properties, in a bounded scan of the store.
 
 use std::time::Duration;
 
 use hapax::core::operation::OperationIds;
-use hapax::core::record::{Head, State};
+use hapax::core::record::{Head, State, StateFilter};
 use hapax::core::store::{ListQuery, StoreError};
 use hapax::core::time::Timestamp;
 use hapax::{RecordId, Scope};
@@ -14,13 +14,13 @@ use super::wire::Query;
 use crate::admin::operation;
 use crate::config::{Pattern, Route, route_of};
 
-/// Heads that one call looks at. A filter that matches nothing must not walk through millions of
-/// records while somebody waits; whoever asked is told where to go on.
+/// Limit on the heads that one call reads. A filter that matches nothing must not scan millions of
+/// records in one call; the caller gets the position to continue from.
 const SCAN_MAX: usize = 10_000;
-/// Heads in one question to the store.
+/// Heads read from the store at once.
 const BATCH: usize = 1_000;
 
-/// Which keys are meant. Everything that is said must hold.
+/// A filter on keys. All given conditions must hold.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
     state: Option<Wanted>,
@@ -33,12 +33,12 @@ pub(crate) struct Filter {
     operation: Option<(String, OperationIds)>,
     older_than: Option<Duration>,
     newer_than: Option<Duration>,
-    /// Which of those that match: the newest, rather than those with the lowest ids.
+    /// Selects the newest of the matching keys, rather than those with the lowest ids.
     newest: bool,
 }
 
-/// A state as people ask for it: an unknown that nobody settled within its retention is still an
-/// unknown to them.
+/// A state as people ask for it: for them, an unknown that was not settled within its retention is
+/// still unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     Unknown,
@@ -65,36 +65,36 @@ impl Wanted {
         }
     }
 
-    /// What to ask the store for. Only for what has no end yet does it know where to look; of the
-    /// rest it would walk through all there is.
-    fn question(self) -> Option<&'static str> {
+    /// The state to ask the store for. The store has an index of unfinished records only; for other
+    /// states the scan reads all records.
+    fn question(self) -> Option<StateFilter> {
         match self {
-            Wanted::Unknown | Wanted::Word("running") => Some(State::OPEN),
+            Wanted::Unknown | Wanted::Word("running") => Some(StateFilter::Open),
             Wanted::Word(_) => None,
         }
     }
 }
 
-/// What is known where a filter is used.
+/// The context in which a filter is parsed.
 pub(crate) struct Known<'a> {
-    /// The routes that have names here.
+    /// The routes that a filter can name.
     pub(crate) routes: &'a [Route],
-    /// What operation ids are made with.
+    /// Computes operation ids.
     pub(crate) operation_ids: OperationIds,
 }
 
-/// Which route is meant.
+/// The route that a filter selects.
 #[derive(Clone, Debug)]
 enum Which {
-    /// The one at this place of the configuration: it applies to the requests that go by it, and
-    /// not by another.
+    /// The route at this index of the configuration: it matches requests that go to it and to no
+    /// other.
     Configured { routes: Vec<Route>, at: usize },
-    /// One that is written out.
+    /// A route given by methods and pattern.
     Written(Box<Route>),
 }
 
 impl Which {
-    /// A route of the configuration by its name, or one that is written out.
+    /// Parses the name of a configured route, or methods and a pattern.
     fn parse(text: &str, routes: &[Route]) -> Result<Which, String> {
         if let Some(at) = routes.iter().position(|route| *route.name == *text) {
             return Ok(Which::Configured {
@@ -130,7 +130,7 @@ impl Which {
     }
 }
 
-/// An operation id that may be one.
+/// Checks the syntax of an operation id.
 fn operation_id(text: &str) -> Result<String, String> {
     let is_one = operation::is_spelled_well(text);
     is_one.then(|| text.to_owned()).ok_or_else(|| {
@@ -167,7 +167,7 @@ impl Filter {
         })
     }
 
-    /// Whether every key matches, and the first that come are the ones that are wanted.
+    /// Whether every key matches, and the first ones in order are wanted.
     fn is_empty(&self) -> bool {
         let Filter {
             state,
@@ -201,23 +201,23 @@ impl Filter {
             && self.key.as_ref().is_none_or(|key| head.key.as_str() == key)
             && self.older_than.is_none_or(|than| age > than)
             && self.newer_than.is_none_or(|than| age < than)
-            // Last, because it is the only one that costs something.
+            // Last, because it is the only expensive condition.
             && self.operation.as_ref().is_none_or(|(operation, ids)| ids.make(&head.id, head.created_at).as_str() == operation)
     }
 }
 
-/// What one call found.
+/// The result of one call.
 pub(crate) struct Found {
     pub(crate) heads: Vec<Head>,
-    /// How many were looked at.
+    /// The number of heads that were read.
     pub(crate) looked_at: usize,
-    /// Where to go on; `None` at the end. There may be more even if fewer were found than asked
-    /// for.
+    /// Where to continue; `None` at the end. There may be more even if fewer keys were found than
+    /// the limit.
     pub(crate) next: Option<RecordId>,
 }
 
-/// Up to `limit` keys that match: the first in the order of their ids, or the newest of all that
-/// one call looks at, newest first.
+/// Up to `limit` matching keys: the first in the order of their ids, or the newest of all that one
+/// call reads, newest first.
 pub(crate) async fn page(
     records: &impl Records,
     filter: &Filter,
@@ -226,7 +226,7 @@ pub(crate) async fn page(
     now: Timestamp,
 ) -> Result<Found, StoreError> {
     let (mut heads, mut seen) = (Vec::new(), 0);
-    // One more than asked for tells whether there are more.
+    // One more than asked for, to know whether there are more.
     let batch_max = if filter.is_empty() {
         BATCH.min(limit + 1)
     } else {

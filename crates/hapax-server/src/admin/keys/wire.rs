@@ -1,4 +1,4 @@
-//! What is said over HTTP, and what `hapax keys --json` prints.
+//! The JSON types of the HTTP API, which `hapax keys --json` prints too.
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use hapax::core::operation::OperationIds;
@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::time::Time;
 use crate::admin::caller::Caller;
 
-/// The longest `by`: what the log keeps of it, less what is added to it.
+/// The longest `by`: the limit of the log, minus the room for what is appended.
 pub(crate) const BY_BYTES_MAX: usize = 200;
 /// The longest `reason`.
 pub(crate) const REASON_BYTES_MAX: usize = 2_000;
@@ -221,7 +221,7 @@ pub(crate) struct Forget {
     pub(crate) reason: String,
 }
 
-/// Who changes a record by hand, and why.
+/// Who changes a record manually, and why.
 #[derive(Clone, Debug)]
 pub(crate) struct Signed {
     pub(crate) by: String,
@@ -254,8 +254,8 @@ impl Signed {
         }
     }
 
-    /// The same, as whoever asks may sign it.
-    pub(in crate::admin) fn by_way_of(self, caller: Caller) -> Result<Signed, String> {
+    /// The signature with the caller's token appended. Fails if the texts are not valid.
+    pub(in crate::admin) fn signed_by(self, caller: Caller) -> Result<Signed, String> {
         self.check()?;
         Ok(Signed {
             by: caller.signs(&self.by),
@@ -263,7 +263,7 @@ impl Signed {
         })
     }
 
-    /// What whoever asks may sign who gave no name: by the token alone.
+    /// The signature of a caller that gave no name: the token alone.
     pub(in crate::admin) fn of_caller(caller: Caller, reason: String) -> Result<Signed, String> {
         let signed = Signed {
             by: caller.name().to_owned(),
@@ -306,7 +306,7 @@ impl Signed {
 impl Entry {
     pub(crate) fn new(head: &Head, now: Timestamp, ids: &OperationIds) -> Entry {
         let state = head.state_at(now);
-        // What was never written down as ended has no times of an end.
+        // An attempt that was never recorded as ended has no end times.
         let ended = |time| (head.state != State::Running).then_some(Time(time));
         Entry {
             id: head.id.to_string(),
@@ -341,7 +341,7 @@ impl Entry {
         }
     }
 
-    /// Whether somebody has to find out what became of it, and can still say so.
+    /// Whether its outcome is unknown and can still be settled.
     pub(crate) fn is_unresolved(&self) -> bool {
         (self.state == "unknown" || self.last_state.as_deref() == Some("unknown"))
             && self.fingerprint.is_some()
@@ -381,7 +381,7 @@ impl Replay {
     }
 }
 
-/// The principal's name; the anonymous have none.
+/// The principal's name; `None` for the anonymous one.
 pub(super) fn name_of(principal: &Principal) -> Option<String> {
     match principal {
         Principal::Anonymous => None,
@@ -389,7 +389,7 @@ pub(super) fn name_of(principal: &Principal) -> Option<String> {
     }
 }
 
-/// Lower-case hexadecimal.
+/// The bytes in lower-case hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {

@@ -1,4 +1,4 @@
-//! `hapax fingerprint`: what counts of a request, and why two requests are not the same.
+//! `hapax fingerprint`: which parts of a request count, and why two requests are not the same.
 
 mod explain;
 mod print;
@@ -17,7 +17,7 @@ use super::{Exit, text};
 use crate::config::file::{self, Overrides};
 use crate::config::{Environment, Route, choose};
 
-/// The largest request that is read: as large as a body the gateway takes, and its head.
+/// The largest request that is read: the largest body that the gateway accepts, and a head.
 const BYTES_MAX: u64 = (64 << 20) + (64 << 10);
 
 /// Show what counts of a request, or why two requests differ.
@@ -34,11 +34,11 @@ pub(super) struct Args {
     #[arg(long)]
     explain: bool,
     /// Compare as the routes of this configuration do, each request by the route that it takes
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["mode", "omit", "only", "headers", "namespace"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["fingerprint", "omit", "only", "headers", "namespace"])]
     config: Option<PathBuf>,
-    /// Read the body so, as the setting `fingerprint` says it [default: auto]
-    #[arg(long, value_enum)]
-    mode: Option<Mode>,
+    /// Compare the body so, like the setting `fingerprint` [default: auto]
+    #[arg(long, value_enum, value_name = "HOW")]
+    fingerprint: Option<Comparison>,
     /// Leave the value at this JSON Pointer out, as in /sent_at or /items/*/id, like
     /// `fingerprint_omit`; may be repeated
     #[arg(long, value_name = "POINTER", conflicts_with = "only")]
@@ -47,7 +47,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "POINTER")]
     only: Vec<Pointer>,
     /// Count this header too, like `fingerprint_headers`; may be repeated
-    #[arg(long = "header", value_name = "NAME", value_parser = header)]
+    #[arg(long, value_name = "NAME", value_parser = header)]
     headers: Vec<String>,
     /// Say who asks, as `hapax keys show` prints it
     #[arg(long, value_name = "TEXT")]
@@ -61,12 +61,11 @@ pub(super) struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Mode {
+enum Comparison {
     /// As the content type says: JSON by its values, multipart part by part, anything else byte for
     /// byte
     Auto,
     /// Byte for byte
-    #[value(alias = "bytes")]
     Raw,
     /// By its values
     Json,
@@ -99,14 +98,14 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     }
 }
 
-/// By what requests are compared.
+/// The rules by which requests are compared.
 enum Rules<'a> {
-    /// What the flags say, for every request.
+    /// The rules from flags, for every request.
     Flags {
         policy: Box<FingerprintPolicy>,
         namespace: &'a str,
     },
-    /// What a configuration says of the route that a request takes.
+    /// The rules of a configuration, for the route that a request takes.
     Routes {
         routes: Vec<Route>,
         namespace: String,
@@ -156,17 +155,17 @@ impl Rules<'_> {
 
 impl Args {
     fn policy(&self) -> Result<FingerprintPolicy, Exit> {
-        let mode = self.mode.unwrap_or(Mode::Auto);
-        if mode != Mode::Json && !(self.omit.is_empty() && self.only.is_empty()) {
+        let comparison = self.fingerprint.unwrap_or(Comparison::Auto);
+        if comparison != Comparison::Json && !(self.omit.is_empty() && self.only.is_empty()) {
             return Err(Exit::usage(
-                "--omit and --only choose values of a JSON body: add --mode json",
+                "--omit and --only choose values of a JSON body: add --fingerprint json",
             ));
         }
-        let body = match mode {
-            Mode::Auto => BodyMode::Auto,
-            Mode::Raw => BodyMode::Raw,
-            Mode::Json => BodyMode::Json(self.selection()),
-            Mode::Multipart => BodyMode::Multipart,
+        let body = match comparison {
+            Comparison::Auto => BodyMode::Auto,
+            Comparison::Raw => BodyMode::Raw,
+            Comparison::Json => BodyMode::Json(self.selection()),
+            Comparison::Multipart => BodyMode::Multipart,
         };
         let mut policy = FingerprintPolicy::default();
         policy.body = body;

@@ -1,4 +1,4 @@
-//! A store, asked without a gateway.
+//! Accesses a store directly, without a gateway.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::cli::Exit;
 use crate::config::PostgresUrl;
 use crate::store;
 
-/// A store. To look at a file changes nothing and is possible whoever owns it, to change it is to
-/// own it; a database is everybody's.
+/// A store. Reading a file changes nothing and works while another process owns it; changing it
+/// requires owning it. A database can be shared.
 pub(super) struct Direct {
     inside: Inside,
     operation_ids: OperationIds,
@@ -63,7 +63,7 @@ impl Direct {
             .await
             .map_err(Exit::unreachable)?
             .operation_ids();
-        // Nothing is swept: what somebody came to look at should not go from under them.
+        // No sweep: records that an operator is looking at should not be removed.
         let hapax = Hapax::builder_shared(store.clone()).sweep(None).build();
         Ok(Direct {
             inside: inside(hapax, store),
@@ -132,7 +132,7 @@ impl Records for Direct {
     }
 }
 
-/// A database that is away may come back, and whoever watches waits for it.
+/// If a database is unavailable it may come back, so `--watch` waits for it.
 impl From<OperateError> for Exit {
     fn from(error: OperateError) -> Exit {
         match &error {
@@ -149,8 +149,6 @@ impl From<OperateError> for Exit {
 
 #[cfg(test)]
 mod tests {
-    use hapax::{Failure, Key};
-
     use super::*;
     use crate::admin::keys::wire::{Forget, Outcome, Settle};
 
@@ -162,9 +160,7 @@ mod tests {
             .unwrap();
         let hapax = file.hapax().unwrap();
         let once = hapax.once("charge");
-        let lost = once.run(Key::new("k").unwrap(), "x", async |_| {
-            Err(Failure::Lost("the bank hung up".into()))
-        });
+        let lost = once.run("k", "x", async |_| Err("the bank hung up"));
         assert!(lost.await.is_err());
         let head = hapax
             .list(ListQuery {

@@ -1,5 +1,5 @@
-//! How `hapax serve` speaks of itself: on standard output to a person, or as events of the log
-//! where the log is for a machine. Never both: whoever reads JSON lines may read both streams as
+//! The announcements of `hapax serve`: on standard output for people, or as events of the log if
+//! the log is for machines. It never uses both: a reader of JSON lines may read both streams as
 //! one.
 
 use std::io::Write;
@@ -22,7 +22,7 @@ impl Announcer {
         }
     }
 
-    /// What it guards, and where it listens.
+    /// What the gateway guards, and where it listens.
     pub(super) fn banner(self, config: &Config, address: SocketAddr, admin: Option<SocketAddr>) {
         if !self.is_json {
             return print(&banner::banner(config, address, admin));
@@ -41,7 +41,7 @@ impl Announcer {
         );
     }
 
-    /// A word on how far it is.
+    /// A message about the progress of starting and stopping.
     pub(super) fn say(self, text: &str) {
         if self.is_json {
             tracing::info!("{text}");
@@ -50,8 +50,8 @@ impl Announcer {
         }
     }
 
-    /// Why it ends, as the last event of the log. What is left is the exit code.
-    pub(super) fn last_words(self, exit: &Exit) -> Exit {
+    /// Logs why the program ends, as the last event. Only the exit code is left.
+    pub(super) fn log_exit(self, exit: &Exit) -> Exit {
         tracing::error!("{}", exit.message);
         Exit {
             code: exit.code,
@@ -60,7 +60,7 @@ impl Announcer {
     }
 }
 
-/// On standard output. Nobody reading it any more is no reason to stop serving.
+/// Prints to standard output. A closed output is no reason to stop serving.
 fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -207,7 +207,7 @@ settings! {
         /// streams of one HTTP/2 connection
         streams_max: u32 = is "128", count(1, 10_000), "32";
         /// attempts at the same time; a new key over it gets 429 `too-many-keys`
-        attempts_max: usize = is "10000", count(1, 1_000_000).at_start(), "500";
+        attempts_in_flight_max: usize = is "10000", count(1, 1_000_000).at_start(), "500";
         /// *at least* so many bytes a second from or to a client, on the average of each `stall`; 0
         /// for any
         rate_min: u64 = is "128", size(0, 1 << 30), "1KiB";

@@ -1,4 +1,4 @@
-//! What a route may say, and `[defaults]` for all of them.
+//! The settings of a route, and of `[defaults]` for all routes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::{Kind, Setting, Settings, Table, table};
 use crate::config::file::policy::{answer_version, classes, fingerprint, key, mode, velocity};
 use crate::config::text::spelled;
 
-/// What `[defaults]` and a route have in common.
+/// The settings that `[defaults]` and routes share.
 pub(crate) const POLICY: &[Setting] = Policy::SETTINGS;
 
 settings! {
-    impl for Policy but (methods), otherwise Policy::default();
+    impl for Policy but (methods retry_dialects), otherwise Policy::default();
     // What is promised.
     /// what is promised, and done after a lost attempt; see [modes.md](modes.md). `hold`: the
     /// key is held as unknown, and nothing runs again. `transaction`: the service completes the

@@ -1,5 +1,5 @@
-//! The listener: takes connections, finds out what they speak, and serves them. Each step has its
-//! limit in time and number.
+//! The listener: accepts connections, detects their protocol, and serves them. Each step is limited
+//! in time and number.
 
 mod connection;
 mod serve;
@@ -31,33 +31,34 @@ use super::stream::Stream;
 use crate::config::{Config, Tls};
 use crate::telemetry::{self, Metrics};
 
-/// After an error of accepting that is not the client's, such as no file descriptors being left:
-/// time for some to come free.
-const BREATH: Duration = Duration::from_millis(50);
+/// The pause after an accept error that the client did not cause, such as running out of file
+/// descriptors. It gives others time to free resources.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Bytes of an answer that the system holds without having sent them.
+/// Bytes of an answer that the kernel may hold unsent.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES_MAX: u32 = 128 << 10;
 
-/// What serves the clients.
+/// Accepts and serves clients.
 pub(crate) struct Listener {
     socket: TcpListener,
     shared: Arc<Shared>,
     connections: TaskTracker,
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Shared {
     live: Arc<ArcSwap<Live>>,
     metrics: Metrics,
-    /// How many connections there are.
+    /// The number of open connections.
     open: Arc<AtomicUsize>,
     silent: Silent,
-    /// No more requests: connections end with the answer they owe.
+    /// Cancelled on shutdown: connections take no more requests, and end after the answers still
+    /// owed.
     closing: CancellationToken,
 }
 
-/// A connection's place among those that may be open.
+/// Counts a connection as open until dropped.
 struct Room(Arc<AtomicUsize>);
 
 impl Drop for Room {
@@ -67,7 +68,7 @@ impl Drop for Room {
 }
 
 impl Listener {
-    /// Serves by whatever configuration is live when a connection or a request comes.
+    /// Serves by the configuration that is live when a connection or a request comes.
     pub(crate) fn new(socket: TcpListener, live: Arc<ArcSwap<Live>>, metrics: Metrics) -> Listener {
         let (open, silent, closing) = (Arc::default(), Silent::default(), CancellationToken::new());
         let shared = Shared {
@@ -84,17 +85,17 @@ impl Listener {
         }
     }
 
-    /// Ends intake, and with it, in time, every connection.
+    /// The token that stops accepting connections; open connections then end one by one.
     pub(crate) fn closing(&self) -> CancellationToken {
         self.shared.closing.clone()
     }
 
-    /// The connections there are.
+    /// The tasks of the open connections.
     pub(crate) fn connections(&self) -> TaskTracker {
         self.connections.clone()
     }
 
-    /// Takes connections until it is told to close.
+    /// Accepts connections until `closing` is cancelled.
     pub(crate) async fn run(self) {
         loop {
             let accepted = tokio::select! {
@@ -106,7 +107,7 @@ impl Listener {
                 Err(error) if is_the_clients(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "no connection can be accepted at the moment");
-                    tokio::time::sleep(BREATH).await;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
@@ -131,14 +132,14 @@ impl Listener {
 }
 
 impl Shared {
-    /// Room for one more connection, if there are fewer than there may be now.
+    /// Counts one more connection, if the limit of the live configuration permits it.
     fn room(&self) -> Option<Room> {
         let room = Room(self.open.clone());
         let open = self.open.fetch_add(1, Ordering::Relaxed);
         (open < self.live.load().config.limits.connections_max).then_some(room)
     }
 
-    /// One connection, from its first byte to its last.
+    /// Serves one connection from its first byte to its last.
     async fn attend(self: Arc<Self>, socket: TcpStream, address: SocketAddr) {
         prepare(&socket);
         let config = self.live.load().config.clone();
@@ -150,7 +151,7 @@ impl Shared {
             self.metrics.connection_refused("handshake");
             return;
         };
-        // Boxed: a connection that says nothing should cost no more than its socket.
+        // Boxed: a connection that sends nothing should cost no more than its socket.
         match timeout(config.timeouts.header, sniff(&mut stream)).await {
             Ok(Ok((Spoken::Http1, sniffed))) => {
                 let connection = Connection::new(self, address.ip(), stream.is_tls());
@@ -164,14 +165,15 @@ impl Shared {
         }
     }
 
-    /// Whether the client sends a first byte in time, and before too many others are as silent.
+    /// Whether the client sends a first byte in time, and before too many newer connections are
+    /// silent too.
     async fn speaks_up(&self, socket: &TcpStream, config: &Config) -> bool {
         let ((place, evicted), mut byte) = (
             self.silent.enter(config.limits.silent_connections_max),
             [0; 1],
         );
         let spoken = tokio::select! {
-            // Not `readable`, which is true of every new socket until somebody has tried.
+            // Not `readable`, which returns true for every new socket until a read was tried.
             peeked = timeout(config.timeouts.first_byte, socket.peek(&mut byte)) => matches!(peeked, Ok(Ok(1))),
             _ = evicted => false,
             () = self.closing.cancelled() => false,
@@ -181,7 +183,7 @@ impl Shared {
     }
 
     async fn agree(&self, socket: TcpStream, config: &Config) -> Option<Stream> {
-        // The certificate that is good now, which may be newer than the connection.
+        // Uses the live certificate, which may be newer than the connection.
         let Some(tls) = self.live.load().tls.clone() else {
             return Some(Stream::Plain(socket));
         };
@@ -194,15 +196,16 @@ impl Shared {
     }
 }
 
-/// Sends at once, and is told as soon as the client has taken a little: only so can a slow one be
-/// told from one that takes nothing. What the system does not know, it does without.
+/// Sends at once, and reports writability as soon as the client has read a little: this
+/// distinguishes a slow client from one that reads nothing. Options that the system does not
+/// support are skipped.
 fn prepare(socket: &TcpStream) {
     let _ = socket.set_nodelay(true);
     #[cfg(target_os = "linux")]
     let _ = socket2::SockRef::from(socket).set_tcp_notsent_lowat(UNSENT_BYTES_MAX);
 }
 
-/// A client that was gone before it was served.
+/// Whether the client caused the error, by leaving before it was served.
 fn is_the_clients(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -212,7 +215,7 @@ fn is_the_clients(error: &io::Error) -> bool {
     )
 }
 
-/// TLS as the configuration says.
+/// Sets up TLS from the configuration.
 pub(crate) fn acceptor(tls: &Tls) -> Result<TlsAcceptor, String> {
     let bad = |setting: &str, path: &std::path::Path, error: &dyn std::fmt::Display| {
         format!("tls.{setting} {}: {error}", path.display())

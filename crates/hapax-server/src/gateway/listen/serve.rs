@@ -1,4 +1,4 @@
-//! One connection, served by hyper.
+//! Serves one connection with hyper.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -17,18 +17,17 @@ use super::streams::Streams;
 use crate::gateway::stream::Stream;
 use crate::gateway::wire::Wire;
 
-/// How often a quiet HTTP/2 connection is asked whether it lives, and how long it may take to say
-/// so.
+/// The interval of pings on a quiet HTTP/2 connection, and the time within which one must be
+/// answered.
 const PING: Duration = Duration::from_secs(20);
-/// How often the streams of a connection are looked over, in the shortest time that one of them may
-/// take.
-const LOOKS: u32 = 4;
+/// How often the streams of a connection are checked within the shortest of their timeouts.
+const CHECKS_PER_TIMEOUT: u32 = 4;
 const LOOK_MIN: Duration = Duration::from_millis(50);
-/// Answer bytes that one stream may have waiting to be sent.
+/// Limit on the bytes of an answer that one stream may have waiting to be sent.
 const SEND_BUFFER_BYTES_MAX: usize = 256 << 10;
-/// What a client may send on one connection before anybody reads it: bodies that wait for a
-/// connection to the upstream. It is memory that no budget counts, so it is little; hyper's own
-/// default is four times as much.
+/// How much a client may send on one connection before the gateway reads it: bodies that wait for a
+/// connection to the upstream. No memory budget counts these bytes, so the limit is small; hyper's
+/// default is four times as large.
 const WINDOW_BYTES: u32 = 256 << 10;
 
 pub(super) async fn http1(origin: Connection, stream: Stream, sniffed: BytesMut) {
@@ -39,7 +38,7 @@ pub(super) async fn http1(origin: Connection, stream: Stream, sniffed: BytesMut)
         .timer(TokioTimer::new())
         .header_read_timeout(None)
         .half_close(true);
-    // hyper wants at least 8 KiB; what is over our own limit it does not see.
+    // hyper requires at least 8 KiB. Heads over the configured limit never reach hyper.
     builder.max_buf_size(limits.header_bytes_max.max(16 << 10));
     if limits.header_fields_max > 100 {
         builder.max_headers(limits.header_fields_max);
@@ -60,7 +59,7 @@ pub(super) async fn http1(origin: Connection, stream: Stream, sniffed: BytesMut)
     });
     let mut connection = pin!(builder.serve_connection(wire, service).with_upgrades());
     tokio::select! {
-        // Why a client's connection ended is the client's business.
+        // The reason why a client's connection ended does not matter here.
         _ = connection.as_mut() => return,
         () = origin.shared.closing.cancelled() => {}
     }
@@ -91,7 +90,8 @@ pub(super) async fn http2(origin: Connection, stream: Rewound) {
     });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let timeouts = &origin.config.timeouts;
-    let look = (timeouts.header.min(timeouts.keep_alive).min(timeouts.stall) / LOOKS).max(LOOK_MIN);
+    let look = (timeouts.header.min(timeouts.keep_alive).min(timeouts.stall) / CHECKS_PER_TIMEOUT)
+        .max(LOOK_MIN);
     let mut looks = tokio::time::interval_at(Instant::now() + look, look);
     let mut is_ending = false;
     loop {
@@ -100,7 +100,7 @@ pub(super) async fn http2(origin: Connection, stream: Rewound) {
             () = origin.shared.closing.cancelled(), if !is_ending => {}
             _ = looks.tick() => match streams.look(timeouts) {
                 false => continue,
-                // It was told, and does not go.
+                // The client was told to go away, and has not closed.
                 true if is_ending => return,
                 true => {}
             },

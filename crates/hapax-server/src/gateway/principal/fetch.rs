@@ -1,5 +1,4 @@
-//! Asking another service something: one GET, bounded in time and bytes, and no redirect is
-//! followed.
+//! Sends one GET to another service, limited in time and bytes. Redirects are not followed.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,21 +16,21 @@ use tokio::time::timeout;
 
 use crate::config::{Protocol, Upstream};
 use crate::gateway::BoxError;
-use crate::gateway::upstream::{Dialer, Framing, QUIET, Speaks};
+use crate::gateway::upstream::{Dialed, Dialer, Framing, QUIET};
 
-/// Bytes of an answer's head. hyper may read as much again before it notices.
+/// Limit on the bytes of an answer's head. hyper may read twice as much before it fails.
 const HEAD_BYTES_MAX: usize = 32 << 10;
-/// Connections that are kept for the next who asks.
+/// Limit on the idle connections that are kept.
 const IDLE_MAX: usize = 32;
-/// For how long: shorter than most services keep theirs.
+/// How long an idle connection is kept: shorter than most services keep theirs.
 const IDLE_AGE_MAX: Duration = Duration::from_secs(2);
 
-/// A service to ask.
+/// A client for one service.
 pub(super) struct Fetcher {
     dialer: Dialer,
     host: HeaderValue,
     target: PathAndQuery,
-    /// The longest at rest first.
+    /// Idle connections, the longest idle first.
     idle: Mutex<VecDeque<Idle>>,
 }
 
@@ -40,7 +39,7 @@ struct Idle {
     since: Instant,
 }
 
-/// An answer, read whole.
+/// An answer, with its whole body.
 #[derive(Debug)]
 pub(super) struct Fetched {
     pub(super) status: StatusCode,
@@ -48,7 +47,7 @@ pub(super) struct Fetched {
     pub(super) body: Bytes,
 }
 
-/// Why there is no answer, in a word for metrics and in a sentence for the log.
+/// Why there is no answer: a label for metrics and a sentence for the log.
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) word: &'static str,
@@ -56,7 +55,8 @@ pub(super) struct Failed {
 }
 
 impl Fetcher {
-    /// `section` is where the URL and the authorities are set.
+    /// `section` is the section of the configuration that sets the URL and the certificate
+    /// authorities.
     pub(super) fn new(
         url: &Uri,
         ca_file: Option<&std::path::Path>,
@@ -81,8 +81,8 @@ impl Fetcher {
         })
     }
 
-    /// Asks, with these fields, and reads at most so much of a body. `within` is for everything
-    /// together.
+    /// Sends the request with these header fields, and reads at most `body_bytes_max` of the body.
+    /// `within` limits the whole exchange.
     pub(super) async fn get(
         &self,
         headers: HeaderMap,
@@ -106,7 +106,7 @@ impl Fetcher {
             why: error.to_string(),
         })?;
         let body = whole(body, body_bytes_max).await?;
-        // What follows an answer could be taken for the next one, which may name another caller.
+        // Bytes after an answer could be taken for the next answer, which may name another caller.
         if framing.is_certain {
             self.rest(sender);
         }
@@ -117,8 +117,7 @@ impl Fetcher {
         })
     }
 
-    /// On a connection that rested, and if that turns out closed, on a new one: asking twice
-    /// changes nothing.
+    /// Sends on an idle connection and, if that fails, on a new one: asking twice has no effect.
     async fn exchange(
         &self,
         headers: HeaderMap,
@@ -151,13 +150,13 @@ impl Fetcher {
 
     async fn dial(&self) -> Result<SendRequest<Empty<Bytes>>, BoxError> {
         let stream = match self.dialer.dial().await? {
-            Speaks::Http1(stream) | Speaks::Http2(stream) => stream,
+            Dialed::Http1(stream) | Dialed::Http2(stream) => stream,
         };
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(HEAD_BYTES_MAX)
             .handshake(TokioIo::new(stream))
             .await?;
-        // It ends with the last who can send on it.
+        // The connection ends when its last sender is dropped.
         tokio::spawn(connection);
         Ok(sender)
     }
@@ -165,7 +164,7 @@ impl Fetcher {
     fn rested(&self) -> Option<SendRequest<Empty<Bytes>>> {
         let mut idle = self.idle.lock();
         idle.retain(|idle| idle.since.elapsed() < IDLE_AGE_MAX && idle.sender.is_ready());
-        // Its connection ends as soon as a byte comes that nobody asked for; it is given time to.
+        // A connection closes as soon as a surplus byte arrives; this leaves time for that.
         idle.pop_front_if(|idle| idle.since.elapsed() >= QUIET)
             .map(|idle| idle.sender)
     }

@@ -1,9 +1,9 @@
-//! `forward-auth`: another service says who is asking, with each request anew.
+//! `forward-auth`: another service identifies the caller of each request.
 //!
-//! It is asked before every guarded request, the first and each repeat alike, and nothing of what
-//! it said is remembered: whoever it refuses gets no replay. It sees the credentials of the request
-//! and where it goes, never its body. What it says no with is passed on as it is; whatever else is
-//! no clear yes refuses the request for the time being.
+//! The service is asked before every guarded request, the first and each repeat alike, and its
+//! answers are not cached: a caller that it refuses gets no replay. It sees the credentials and the
+//! target of the request, never the body. The gateway passes its refusals on unchanged. Any other
+//! answer that is not a clear yes makes the gateway refuse the request for the time being.
 
 use hapax::core::Secret;
 use hapax::core::rejection::Flaw;
@@ -22,12 +22,13 @@ use tokio::time::{Instant, timeout_at};
 use super::fetch::{Failed, Fetched, Fetcher};
 use super::{Refused, name, only};
 use crate::config::{self, ServiceUrl};
+use crate::gateway::RETRY_DIALECTS;
 
-/// Bytes of its answer's body: a page that asks somebody to log in.
+/// Limit on the body of the service's answer, such as a login page.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// Fields of the request that it is always shown, besides its credentials and those that the
-/// configuration names.
+/// Fields of the request that are always sent to the service, in addition to the credentials and
+/// the fields that the configuration names.
 const SHOWN: [HeaderName; 5] = [
     HeaderName::from_static("x-forwarded-for"),
     HeaderName::from_static("x-forwarded-proto"),
@@ -36,15 +37,15 @@ const SHOWN: [HeaderName; 5] = [
     HeaderName::from_static("traceparent"),
 ];
 
-/// Fields of a refusal that its caller is shown.
+/// Fields of a refusal that are passed on to the caller.
 const REFUSAL: [HeaderName; 4] = [WWW_AUTHENTICATE, CONTENT_TYPE, LOCATION, SET_COOKIE];
 
 pub(super) struct ForwardAuth {
     fetcher: Fetcher,
     settings: config::ForwardAuth,
     room: Semaphore,
-    /// The service, as the names of its callers say it: another one may call somebody else by the
-    /// same name.
+    /// The name of the service within its callers' names: two services may give the same name to
+    /// different callers.
     provider: String,
 }
 
@@ -62,7 +63,8 @@ impl ForwardAuth {
         })
     }
 
-    /// Who is asking. What the service says of them for the upstream is put into the request.
+    /// Identifies the caller. The fields that the service sets for the upstream are added to the
+    /// request.
     pub(super) async fn identify(&self, parts: &mut Parts) -> Result<Principal, Refused> {
         let fetched = self.ask(parts).await.map_err(|failed| {
             tracing::warn!(
@@ -104,7 +106,7 @@ impl ForwardAuth {
             .await
     }
 
-    /// What the service is shown of a request.
+    /// The fields that are sent to the service.
     fn question(&self, parts: &Parts) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for name in CREDENTIALS
@@ -112,7 +114,8 @@ impl ForwardAuth {
             .chain(&SHOWN)
             .chain(&self.settings.forward)
         {
-            // A name that is there already would be doubled, and two credentials are none.
+            // A field that is listed twice would be sent twice, and a repeated credential
+            // identifies no caller.
             if headers.contains_key(name) {
                 continue;
             }
@@ -132,7 +135,7 @@ impl ForwardAuth {
                 HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""));
             headers.insert(HeaderName::from_static(name), value);
         }
-        // It was meant for somebody else.
+        // The request's `Host` is not the service's.
         headers.remove(HOST);
         headers
             .entry(ACCEPT)
@@ -164,9 +167,9 @@ impl ForwardAuth {
     }
 }
 
-/// Scheme, host, port and path of a service, without spaces, and a keyed digest of what its query
-/// says besides credentials: that may select a tenant, and it may be a secret under a name that
-/// nobody knows for one.
+/// The scheme, host, port and path of a service, without spaces, and a keyed digest of its query
+/// parameters other than known credentials. Those parameters may select a tenant, or may be a
+/// secret under an unknown name.
 fn provider(url: &ServiceUrl, secret: &Secret) -> String {
     let parameters = url.parameters();
     if parameters.is_empty() {
@@ -180,7 +183,7 @@ fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
-/// The service's own no, as it said it. No cache may take it for an answer to the operation.
+/// Passes on the service's refusal. No cache may store it as an answer to the operation.
 fn refusal(fetched: Fetched) -> Refused {
     let rejection = Rejection::CredentialsInvalid(Flaw::Other);
     let mut response = Response::new(Body::from(fetched.body));
@@ -190,8 +193,8 @@ fn refusal(fetched: Fetched) -> Refused {
             response.headers_mut().append(name.clone(), line.clone());
         }
     }
-    // Retrying as the same caller would not help, and some clients try again unless they are told.
-    for (name, value) in rejected(&rejection).headers() {
+    // A retry by the same caller would not help, and some clients retry unless told not to.
+    for (name, value) in rejected(&rejection, RETRY_DIALECTS).headers() {
         if name.as_str().ends_with("should-retry") {
             response.headers_mut().insert(name.clone(), value.clone());
         }

@@ -1,14 +1,14 @@
-//! Who is asking.
+//! Identifies the caller of a request.
 //!
-//! Whoever is mistaken for another could be given the other's answer, so a guarded request is asked
-//! who sends it before anything is asked of its key. `digest.rs`, `cookie.rs` and `header.rs` tell
-//! it from the request's head alone; `jwt/` verifies a token with keys that somebody else may
-//! change, and `forward_auth.rs` asks another service, each time anew. `fetch.rs` is how both ask.
-//! `anonymous.rs` has the list of fields that identify nobody, `list.rs` makes one name of several
-//! sources, and `notice.rs` tells the log of fields that no setting covers.
+//! A caller mistaken for another could get the other's answer, so the caller of a guarded request
+//! is identified before the key is considered. `digest.rs`, `cookie.rs` and `header.rs` use the
+//! request's head alone; `jwt/` verifies a token with keys that their issuer may change, and
+//! `forward_auth.rs` asks another service each time. Both use `fetch.rs` to send requests.
+//! `anonymous.rs` knows the fields that identify no caller, `list.rs` combines several sources into
+//! one name, and `notice.rs` logs fields that no setting covers.
 //!
-//! The names of principals begin with their source and say by what they are known, with a space
-//! between the parts, so that no two sources, fields, claims, issuers or services ever share one:
+//! The name of a principal begins with its source and says what identifies the caller, with a space
+//! between the parts. So no two sources, fields, claims, issuers or services ever share a name:
 //! `header:x-user-id ada`, `jwt:sub https://id.example.com ada`,
 //! `forward-auth:https://auth.internal/verify x-auth-user ada`.
 
@@ -39,30 +39,31 @@ use self::jwt::{Jwt, Keeper};
 use self::notice::Notices;
 use super::forward::Client;
 use crate::config::{self, Config, PrincipalSource, PrincipalSources, ServiceUrl};
+use crate::gateway::RETRY_DIALECTS;
 use crate::telemetry::Metrics;
 
-/// The longest name that a caller may have: it stands in each of its records.
+/// The longest name of a caller; each of its records stores it.
 const NAME_BYTES_MAX: usize = 512;
 
-/// Tells who is asking, by every list of sources that the routes of a configuration have. What asks
-/// others is shared between lists.
+/// Identifies callers by every list of sources that the routes of a configuration have. The lists
+/// share the key keeper and the clients of other services.
 pub(crate) struct Directory {
     all: Vec<Principals>,
     keys: Option<Arc<Keeper>>,
     asked: Vec<(ServiceUrl, Arc<ForwardAuth>)>,
-    /// Shared with the configuration before, so that a reload repeats nothing.
+    /// Shared with the previous configuration, so that a reload does not log the same notice again.
     notices: Arc<Notices>,
 }
 
-/// Tells who is asking, by one list of sources. Cheap to clone.
+/// Identifies callers by one list of sources. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Principals(Arc<Inner>);
 
 struct Inner {
     list: PrincipalSources,
-    /// What the list says, in its order.
+    /// The sources, in the order of the list.
     sources: Vec<Source>,
-    /// Where each of them looks, in words.
+    /// What each source reads, as text.
     looks_at: Vec<Arc<str>>,
     anonymous: Anonymous,
     notices: Arc<Notices>,
@@ -78,30 +79,31 @@ enum Source {
     ForwardAuth(Arc<ForwardAuth>),
 }
 
-/// What was found out of who is asking. Left in the request for the layer.
+/// The identified caller, or why there is none. Stands in the request's extensions, for the layer.
 #[derive(Clone)]
 struct Established(Result<Principal, Rejection>);
 
-/// Why nobody is known to be asking. The words are labels of metrics.
+/// Why the caller is not identified. The strings are labels of metrics.
 enum Refused {
-    /// The request does not say who is asking.
+    /// The request does not identify its caller.
     Missing(&'static str),
-    /// The same, with what is wrong as a sentence.
+    /// Like `Missing`, with a sentence that says what is wrong.
     Flawed(&'static str, String),
-    /// It may say so where nobody looks. The first is why it counts as missing.
+    /// The request may identify its caller in a part that no source reads. The first value is the
+    /// label.
     Unread(&'static str, Arc<rejection::Unread>),
-    /// What it says was checked and is not good.
+    /// The credential was checked and is not valid.
     Invalid(jwt::Flawed),
-    /// It cannot be checked now.
+    /// The credential cannot be checked now.
     Unavailable(&'static str),
-    /// Another service has said no, in its own words.
+    /// Another service refused the caller; this is its answer.
     Elsewhere(Box<Response<Body>>),
 }
 
 impl Directory {
-    /// Starts these lists of sources of a configuration. Keys of tokens are there when this
-    /// returns, or it has been told that they are not; `before` is what was at work until now,
-    /// whose keys stay good where they come from the same place.
+    /// Starts these lists of sources of a configuration. It reads the keys of tokens before it
+    /// returns, or finds out that they are not available. `before` is the directory in use until
+    /// now; its keys stay valid if they come from the same source.
     pub(crate) async fn start(
         lists: &[&PrincipalSources],
         config: &Config,
@@ -159,14 +161,14 @@ impl Directory {
         Ok(directory)
     }
 
-    /// What tells who is asking by this list.
+    /// The principals of this list.
     pub(crate) fn find(&self, list: &PrincipalSources) -> Option<&Principals> {
         self.all
             .iter()
             .find(|principals| principals.0.list == *list)
     }
 
-    /// The keys of tokens, one keeper for all lists.
+    /// The keeper of the keys of tokens; all lists share one.
     async fn keys(
         &mut self,
         settings: &config::Jwt,
@@ -181,7 +183,7 @@ impl Directory {
         Ok(self.keys.insert(keys).clone())
     }
 
-    /// The service that is asked, with one limit on questions at the same time for all lists.
+    /// The client of the service to ask. All lists share it, with one limit on concurrent requests.
     fn asked(
         &mut self,
         url: &ServiceUrl,
@@ -202,7 +204,7 @@ impl Directory {
 }
 
 impl Principals {
-    /// Who is asking, as [`Principals::check`] found it, for the layer.
+    /// The caller, as [`Principals::check`] identified it, for the layer.
     pub(crate) fn established(parts: &Parts) -> Result<Principal, Rejection> {
         let found = parts.extensions.get::<Established>();
         found.map_or(
@@ -214,9 +216,9 @@ impl Principals {
         )
     }
 
-    /// Finds out who is asking and leaves it in the request, for the layer. Returns what to answer
-    /// if that is not good, or cannot be checked; who says nothing of himself is left to the layer,
-    /// which looks at the key first.
+    /// Identifies the caller and stores the result in the request, for the layer. Returns the
+    /// answer if a credential is not valid or cannot be checked. A request without a credential is
+    /// left to the layer, which checks the key first.
     pub(crate) async fn check(&self, parts: &mut Parts, client: &Client) -> Option<Response<Body>> {
         let found = match self.find(parts, client).await {
             Ok(principal) => Ok(principal),
@@ -240,7 +242,7 @@ impl Principals {
         if matches!(sources[..], [Source::None]) {
             return Ok(Principal::Anonymous);
         }
-        // Before forward-auth adds to the request what it says of the caller.
+        // Before forward-auth adds fields about the caller to the request.
         let unread = anonymous.unread(parts);
         let mut said = Vec::with_capacity(sources.len());
         let told_of =
@@ -285,8 +287,8 @@ impl Principals {
         })
     }
 
-    /// Counts parts of a request that may identify its sender beside what the sources read, and
-    /// tells the log.
+    /// Counts and logs the parts of a request that may identify its sender and that no source
+    /// reads.
     fn notice(&self, unread: &[Unread]) {
         for (index, part) in unread
             .iter()
@@ -294,7 +296,7 @@ impl Principals {
             .filter(|(_, part)| self.0.anonymous.is_notable(part))
         {
             self.0.notices.ignored(part);
-            // One request counts once under each word.
+            // One request counts once under each label.
             if !unread[..index]
                 .iter()
                 .any(|earlier| earlier.label() == part.label())
@@ -304,7 +306,7 @@ impl Principals {
         }
     }
 
-    /// What is answered at once, or what the layer answers when it has looked at the key.
+    /// The immediate answer, or the rejection that the layer returns after it has checked the key.
     fn answer(&self, refused: Refused) -> Result<Response<Body>, Rejection> {
         let metrics = &self.0.metrics;
         match refused {
@@ -336,7 +338,7 @@ impl Principals {
             }
             Refused::Unavailable(reason) => {
                 metrics.principal_unavailable(reason);
-                Ok(rejected(&Rejection::PrincipalUnavailable))
+                Ok(rejected(&Rejection::PrincipalUnavailable, RETRY_DIALECTS))
             }
             Refused::Elsewhere(response) => {
                 metrics.credentials_refused("forward_auth");
@@ -347,7 +349,7 @@ impl Principals {
 }
 
 impl Source {
-    /// Who is asking by this source alone; `None` if the request says nothing there and need not.
+    /// The caller by this source alone; `None` if the source is optional and the request lacks it.
     async fn principal(
         &self,
         parts: &mut Parts,
@@ -360,14 +362,14 @@ impl Source {
             Source::Header(header) => header
                 .identify(&parts.headers, client)
                 .map_err(Refused::Missing),
-            // Boxed, so that the others need not carry their room.
+            // Boxed, because these futures are large and the other sources do not need the space.
             Source::Jwt(jwt) => Box::pin(jwt.identify(&parts.headers)).await.map(Some),
             Source::ForwardAuth(auth) => Box::pin(auth.identify(parts)).await.map(Some),
         }
     }
 }
 
-/// What is wrong where a source looked.
+/// Says what is wrong in the place where a source looked.
 fn flaw(reason: &str, looked_at: &str) -> String {
     let what = match reason {
         "missing" => "is missing",
@@ -384,8 +386,8 @@ fn flaw(reason: &str, looked_at: &str) -> String {
     format!("The {looked_at} {what}.")
 }
 
-/// What a request presents where nobody checks it, for each source that reads it so; `None` if all
-/// are checked. It may change between two tries of one request.
+/// The values of a request that sources use without checking them; `None` if all sources check
+/// theirs. The values may change between two tries of one request.
 pub(crate) fn presented<'a>(
     sources: &PrincipalSources,
     headers: &'a HeaderMap,
@@ -399,11 +401,11 @@ pub(crate) fn presented<'a>(
     (!values.is_empty()).then_some(values)
 }
 
-/// The value of a field that stands once. `Err` says why there is none.
+/// The value of a field that occurs exactly once. `Err` is the reason otherwise.
 fn only<'a>(headers: &'a HeaderMap, field: &HeaderName) -> Result<&'a [u8], &'static str> {
     let mut lines = headers.get_all(field).iter();
     let line = lines.next().ok_or("missing")?;
-    // Which of two somebody else believes is not ours to guess.
+    // If there are two, the gateway cannot know which one another service uses.
     if lines.next().is_some() {
         Err("repeated")
     } else {
@@ -411,7 +413,7 @@ fn only<'a>(headers: &'a HeaderMap, field: &HeaderName) -> Result<&'a [u8], &'st
     }
 }
 
-/// A name that somebody vouches for, if it can be one: some text on one line.
+/// A name from a trusted source, if it is valid: nonempty text on one line.
 fn name(value: &[u8]) -> Option<&str> {
     let name = std::str::from_utf8(value).ok()?;
     (!name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains(char::is_control))

@@ -1,4 +1,5 @@
-//! Connecting to a service: a socket, TLS on it if its URL says so, and which protocol to speak.
+//! Connects to a service: opens a socket, adds TLS if the URL asks for it, and finds the protocol
+//! to speak.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use crate::config::{Protocol, Upstream};
 use crate::gateway::stream::Stream;
 
-/// Where and how to connect.
+/// The address of a service, and how to connect to it.
 pub(crate) struct Dialer {
     host: String,
     port: u16,
@@ -20,14 +21,14 @@ pub(crate) struct Dialer {
     is_http2: bool,
 }
 
-/// What the other side speaks.
-pub(crate) enum Speaks {
+/// A connection, by the protocol that the service speaks.
+pub(crate) enum Dialed {
     Http1(Stream),
     Http2(Stream),
 }
 
 impl Dialer {
-    /// `section` is where `upstream` is set, for whoever reads what is wrong with it.
+    /// `section` is the section of the configuration that sets `upstream`; errors name it.
     pub(crate) fn new(upstream: &Upstream, section: &str) -> Result<Dialer, String> {
         let url = &upstream.url;
         let host = url
@@ -51,24 +52,24 @@ impl Dialer {
         })
     }
 
-    pub(crate) async fn dial(&self) -> io::Result<Speaks> {
+    pub(crate) async fn dial(&self) -> io::Result<Dialed> {
         let socket = TcpStream::connect((self.host.as_str(), self.port)).await?;
         socket.set_nodelay(true)?;
         let Some((connector, name)) = &self.tls else {
             let stream = Stream::Plain(socket);
             return Ok(if self.is_http2 {
-                Speaks::Http2(stream)
+                Dialed::Http2(stream)
             } else {
-                Speaks::Http1(stream)
+                Dialed::Http1(stream)
             });
         };
         let stream = connector.connect(name.clone(), socket).await?;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let stream = Stream::Tls(Box::new(stream.into()));
         Ok(if is_http2 {
-            Speaks::Http2(stream)
+            Dialed::Http2(stream)
         } else {
-            Speaks::Http1(stream)
+            Dialed::Http1(stream)
         })
     }
 }
@@ -81,8 +82,8 @@ fn server_name(host: &str, section: &str) -> Result<ServerName<'static>, String>
 
 fn connector(upstream: &Upstream, section: &str) -> Result<TlsConnector, String> {
     let mut roots = rustls::RootCertStore::empty();
-    // What the system has but cannot read is its own trouble; that nothing can be trusted comes out
-    // when connecting.
+    // System certificates that cannot be read are skipped. If no certificate can be trusted,
+    // connecting fails.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = &upstream.ca_file {
         let failed = |error: &dyn std::fmt::Display| {

@@ -1,8 +1,8 @@
-//! The proxying service: the innermost of the stack. It sends a request once.
+//! The proxying service, which is the innermost of the stack. It sends a request once.
 //!
-//! What it returns as an error is read by the layer around it: [`NeverDispatched`] releases the
-//! key, everything else is unknown. So the one question that every line here answers is whether a
-//! byte of the request may have reached the upstream.
+//! The layer around it interprets its errors: [`NeverDispatched`] releases the key, every other
+//! error makes the outcome unknown. So the code here must always know whether a byte of the request
+//! may have reached the upstream.
 
 mod admission;
 mod answer;
@@ -42,16 +42,16 @@ use crate::config::Config;
 use crate::telemetry::Metrics;
 
 pub(crate) use self::admission::Busy;
-pub(crate) use self::dial::{Dialer, Speaks};
+pub(crate) use self::dial::{Dialed, Dialer};
 pub(crate) use self::exchange::Exchange;
 pub(crate) use self::framing::Framing;
 pub(crate) use self::trust::QUIET;
 pub(crate) use self::upgrade::Tunnels;
 
-/// How often a request that was provably not sent may be given another connection.
+/// How often a request of which no byte was sent may be given another connection.
 const UNSENT_MAX: usize = 3;
 
-/// How often idle connections are looked over.
+/// How often idle connections are checked.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// Sends requests to the upstream. Cheap to clone; the clones share connections.
@@ -76,17 +76,17 @@ struct Inside {
     connections_max: usize,
 }
 
-/// In the extensions of a request that the gateway itself makes: it may use the connections that
-/// are reserved for guarded ones.
+/// Marks, in the extensions, a request that the gateway itself makes. It may use the connections
+/// that are reserved for guarded requests.
 #[derive(Clone, Copy)]
 pub(crate) struct OwnRequest;
 
-/// How a request reached the upstream, left in the response for whoever counts.
+/// How a request reached the upstream; set in the extensions of the response, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dispatched {
     /// As an attempt of an operation.
     Guarded,
-    /// As it came.
+    /// As an unguarded request.
     Unguarded,
 }
 
@@ -120,13 +120,13 @@ impl Proxy {
         })))
     }
 
-    /// Whether both share their connections.
+    /// Whether both proxies share their connections.
     pub(crate) fn is_same(&self, other: &Proxy) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Closes idle connections in time, until nobody else uses the proxy.
-    pub(crate) async fn keep_tidy(self) {
+    /// Closes idle connections from time to time, until all other clones of the proxy are gone.
+    pub(crate) async fn sweep_idle(self) {
         let inside = Arc::downgrade(&self.0);
         drop(self);
         loop {
@@ -174,25 +174,26 @@ impl Inside {
         let upgrading = upgrade::asked_for(&mut request).filter(|_| !is_guarded);
         let is_upgrading = upgrading.is_some();
         if !is_upgrading {
-            // Half a wish (RFC 9110 section 7.8 wants it in `Connection` too), or one that is not
-            // granted here.
+            // An `Upgrade` that is not also named in `Connection` (RFC 9110 section 7.8 requires
+            // that), or one that the gateway does not pass on.
             request.headers_mut().remove(UPGRADE);
         }
         let stopwatch = request
             .extensions_mut()
             .remove::<Arc<Exchange>>()
             .map(Stopwatch::start);
-        // What is left in there is ours, not the upstream's.
+        // The remaining extensions are internal to the gateway.
         request.extensions_mut().clear();
 
         let until = Instant::now() + self.connect_timeout;
         let mut permit = None;
         let sent = match upgrading {
-            // Boxed, so that the others, which are many, need not carry its room.
+            // Boxed, because upgrades are rare and their future is large.
             Some(client) => Box::pin(upgrade::send(&self, request, client, user, until)).await,
             None => {
                 permit = self.admit(user, peer, until).await?;
-                // A guarded request's body was read whole before, so that it need not be watched.
+                // A guarded request's body was buffered before, so its progress need not be
+                // watched.
                 let progress = Progress::default();
                 let request = if is_guarded {
                     request
@@ -220,7 +221,7 @@ impl Inside {
         Ok(response.map(|answer| Admitted::new(answer, permit, stopwatch)))
     }
 
-    /// The right to use a connection, for those who need one.
+    /// Obtains the right to use a connection. The gateway's own requests need none.
     async fn admit(
         &self,
         user: User,
@@ -230,7 +231,6 @@ impl Inside {
         let (admission, peer) = match (user, peer) {
             (User::Unguarded(peer), _) => (&self.admission, peer),
             (User::Guarded, Some(_)) => (&self.guarded_admission, peer),
-            // The gateway's own requests.
             (User::Guarded, None) => return Ok(None),
         };
         let admitted = timeout_at(until, admission.admit(peer)).await;
@@ -240,8 +240,8 @@ impl Inside {
         })
     }
 
-    /// Sends a request once: on another connection only while not a byte of it has left. It must
-    /// have its first one by `until`.
+    /// Sends a request once. It tries another connection only while no byte of the request has been
+    /// sent. The request must have its first connection by `until`.
     async fn send(
         &self,
         mut request: Request<Body>,
@@ -250,7 +250,7 @@ impl Inside {
         user: User,
         mut until: Instant,
     ) -> Result<Response<Answer>, BoxError> {
-        // Whatever its method: who guards a request says that it is not safe.
+        // A guarded request counts as unsafe whatever its method: guarding it says so.
         let is_safe = !is_guarded && is_safe(&request);
         let mut age_max = if is_safe {
             self.idle_max
@@ -278,7 +278,7 @@ impl Inside {
                                 response.map(|body| Answer::http1(body, self.answer_timeout))
                             );
                         }
-                        // RFC 9110 section 9.2.2 lets us repeat a safe one.
+                        // RFC 9110 section 9.2.2 permits repeating a safe request.
                         Err(Lost {
                             error,
                             unsent: None,
@@ -316,8 +316,8 @@ impl Inside {
                     unsent: None,
                 } => return Err(error),
             }
-            // The connection had been closed before anything was sent: others of its age may be
-            // too.
+            // This connection had been closed before anything was sent; others of its age may be
+            // closed too.
             age_max = Duration::ZERO;
             until = Instant::now() + self.connect_timeout;
         }
@@ -327,7 +327,7 @@ impl Inside {
         )
     }
 
-    /// A connection that was used within `age_max`, or a new one.
+    /// Returns a connection that was used within `age_max`, or a new one.
     async fn way(&self, age_max: Duration, user: User, until: Instant) -> Result<Way, BoxError> {
         let connecting = async {
             loop {
@@ -343,7 +343,8 @@ impl Inside {
                         }
                         tokio::select! {
                             turn = place => turn?,
-                            // Its place in the pool does not come back, but there is room on it.
+                            // A shared connection keeps its slot in the pool, but has room for this
+                            // request.
                             () = opened => continue,
                         }
                     }
@@ -376,20 +377,20 @@ impl Inside {
     }
 
     async fn dial(&self, slot: pool::Slot) -> Result<Way, BoxError> {
-        // One asks for all where all will share.
+        // With HTTP/2, only one request dials and all share its connection.
         let _turn = self.http2.turn().await;
         if let Some(sender) = self.http2.sender() {
             return Ok(Way::Http2(sender));
         }
         match self.dialer.dial().await? {
-            Speaks::Http1(stream) => Ok(Way::Http1(Link::open(stream, slot).await?)),
-            Speaks::Http2(stream) => Ok(Way::Http2(self.http2.open(stream, slot).await?)),
+            Dialed::Http1(stream) => Ok(Way::Http1(Link::open(stream, slot).await?)),
+            Dialed::Http2(stream) => Ok(Way::Http2(self.http2.open(stream, slot).await?)),
         }
     }
 }
 
-/// Whether a connection that has rested for long will do: if it turns out closed, the request is
-/// simply sent again.
+/// Whether a connection that has been idle for long may be used: if it turns out to be closed, the
+/// request is sent again.
 fn is_safe(request: &Request<Body>) -> bool {
     matches!(
         *request.method(),
@@ -406,11 +407,11 @@ fn copy(request: &Request<Body>) -> Request<Body> {
     copy
 }
 
-/// The path alone, and `Host`: the upstream's own, if the client named none, as HTTP/1.0 allows.
+/// Reduces the URI to its path, and sets `Host`: the upstream's, if the client sent none, as
+/// HTTP/1.0 allows.
 fn for_http1(request: &mut Request<Body>, upstream: &Authority) {
     *request.version_mut() = Version::HTTP_11;
-    // Servers may ask for the length even of nothing (RFC 9110 section 8.6); hyper leaves that one
-    // out.
+    // Servers may require a length even for an empty body (RFC 9110 section 8.6); hyper omits it.
     if request.body().is_end_stream()
         && matches!(
             *request.method(),
@@ -421,8 +422,7 @@ fn for_http1(request: &mut Request<Body>, upstream: &Authority) {
             .headers_mut()
             .insert(CONTENT_LENGTH, HeaderValue::from(0));
     }
-    // hyper takes it for granted that a GET or HEAD of unknown length has no body, and drops the
-    // one it has.
+    // hyper assumes that a GET or HEAD of unknown length has no body, and would drop it.
     if !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
         request
             .headers_mut()
@@ -440,8 +440,8 @@ fn for_http1(request: &mut Request<Body>, upstream: &Authority) {
     }
 }
 
-/// Scheme, authority and path; `Host` goes into the authority. Without one h2 would refuse the
-/// request, which is not lost by that.
+/// Sets scheme, authority and path; `Host` moves into the authority. Without an authority, h2 would
+/// refuse the request; nothing would be sent.
 fn for_http2(request: &mut Request<Body>, scheme: &Scheme, upstream: &Authority) {
     *request.version_mut() = Version::HTTP_2;
     request.headers_mut().remove(CONTENT_LENGTH);

@@ -1,4 +1,5 @@
-//! Upgrades (WebSocket): a connection of their own, then bytes both ways until either side ends.
+//! Upgrades (WebSocket): each gets its own connection, then bytes flow both ways until either side
+//! ends.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,13 +21,13 @@ use tracing::Instrument;
 
 use super::admission::{Permit, TunnelPermit, User};
 use super::answer::Answer;
-use super::dial::Speaks;
+use super::dial::Dialed;
 use super::link::ANSWER_FIELDS_MAX;
 use super::pool::{Place, Slot, Turn};
 use super::progress::Progress;
 use super::{BoxError, Inside, for_http1};
 
-/// The connections that have become something else than HTTP.
+/// The connections that were upgraded from HTTP to another protocol.
 #[derive(Clone, Default)]
 pub(crate) struct Tunnels {
     tasks: TaskTracker,
@@ -34,14 +35,20 @@ pub(crate) struct Tunnels {
 }
 
 impl Tunnels {
-    /// Closes them all: nobody can know when one of them would be done.
+    /// Closes all tunnels, because it is unknown when they would end by themselves.
     pub(crate) async fn close(&self) {
         self.closing.cancel();
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    fn dig(&self, client: OnUpgrade, upstream: Upgraded, held: Arc<Held>, idle_max: Duration) {
+    fn spawn_tunnel(
+        &self,
+        client: OnUpgrade,
+        upstream: Upgraded,
+        held: Arc<Held>,
+        idle_max: Duration,
+    ) {
         let closing = self.closing.clone();
         let relaying = async move {
             let _held = held;
@@ -55,16 +62,15 @@ impl Tunnels {
     }
 }
 
-/// What a tunnel takes up: its connection, and a part of what unguarded requests and tunnels may
-/// have.
+/// What a tunnel holds: its connection, and its permits as an unguarded request and as a tunnel.
 struct Held {
     _slot: Slot,
     _permit: Option<Permit>,
     _tunnel: Option<TunnelPermit>,
 }
 
-/// Passes bytes both ways, until either side ends or none has come from either for `idle_max`. Both
-/// are closed then.
+/// Copies bytes both ways until either side ends, or until neither has sent any for `idle_max`.
+/// Both sides are closed then.
 async fn relay<A, B>(client: A, upstream: B, idle_max: Duration)
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -89,13 +95,13 @@ where
         }
     };
     tokio::select! {
-        // Either side's end is the ordinary end of it.
+        // It is normal for either side to end the tunnel, even with an error.
         _ = copy_bidirectional(&mut client, &mut upstream) => {}
         () = idle => tracing::info!(?idle_max, "a tunnel without traffic was closed (timeouts.tunnel_idle)"),
     }
 }
 
-/// A stream that notes when it was last heard from.
+/// A stream that records when bytes last came from it.
 struct Heard<S> {
     stream: S,
     at: Arc<Mutex<Instant>>,
@@ -134,8 +140,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<S> {
     }
 }
 
-/// The client's side of an upgrade, if a request asks for one that we pass on. `forward` has taken
-/// every other wish out.
+/// The client's side of an upgrade, if the request asks for one that the gateway passes on.
+/// `forward` has removed every other upgrade request.
 pub(super) fn asked_for(request: &mut Request<Body>) -> Option<OnUpgrade> {
     let client = request.extensions_mut().remove::<OnUpgrade>()?;
     (request.method() == Method::GET && request.headers().contains_key(UPGRADE)).then_some(client)
@@ -162,14 +168,14 @@ pub(super) async fn send(
     let dialing = async {
         let slot = slot(inside).await?;
         match inside.dialer.dial().await? {
-            Speaks::Http1(stream) => {
+            Dialed::Http1(stream) => {
                 let connection = http1::Builder::new()
                     .max_headers(ANSWER_FIELDS_MAX)
                     .handshake(TokioIo::new(stream))
                     .await?;
                 Ok::<_, BoxError>((connection, slot))
             }
-            Speaks::Http2(_) => {
+            Dialed::Http2(_) => {
                 Err("the upstream speaks HTTP/2, over which nothing is upgraded".into())
             }
         }
@@ -178,7 +184,7 @@ pub(super) async fn send(
         .await
         .map_err(|error| never(error.into()))?;
     let ((mut sender, connection), slot) = dialed.map_err(never)?;
-    // Held by the connection while it speaks HTTP, and by what it becomes.
+    // Held by the connection while it speaks HTTP, and by the tunnel after that.
     let held = Arc::new(Held {
         _slot: slot,
         _permit: permit,
@@ -203,11 +209,12 @@ pub(super) async fn send(
     let upstream = hyper::upgrade::on(&mut response).await?;
     inside
         .tunnels
-        .dig(client, upstream, held, inside.tunnel_idle_max);
+        .spawn_tunnel(client, upstream, held, inside.tunnel_idle_max);
     Ok(response.map(|_| Answer::empty()))
 }
 
-/// The right to one more connection. A used one will not do: it would not come back.
+/// The right to open one more connection. A used connection is not taken, because a tunnel never
+/// returns it.
 async fn slot(inside: &Inside) -> Result<Slot, BoxError> {
     loop {
         let turn = match inside.pool.take(Duration::ZERO, false) {
@@ -234,7 +241,7 @@ mod tests {
         let (mut client, theirs) = duplex(64);
         let (mut upstream, behind) = duplex(64);
         let relay = tokio::spawn(relay(theirs, behind, IDLE));
-        // A byte now and then, from either side, keeps it.
+        // A byte now and then, from either side, keeps the tunnel open.
         for turn in 0..6 {
             tokio::time::sleep(IDLE - Duration::from_secs(1)).await;
             let (from, to) = if turn % 2 == 0 {

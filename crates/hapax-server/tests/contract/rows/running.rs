@@ -10,10 +10,10 @@ use crate::client::post;
 use crate::harness::With;
 use crate::upstream::MUCH_BYTES;
 
-/// As short as a busy machine lets an attempt be.
+/// The shortest lease that works on a busy machine.
 const MOMENT: Duration = Duration::from_millis(400);
 
-/// Replayed for a moment only.
+/// Sets a very short retention and lease.
 fn brief(policy: &mut Policy) {
     (policy.retention, policy.lease) = (MOMENT, MOMENT);
 }
@@ -188,7 +188,7 @@ pub fn rows() -> Vec<Row> {
             world.send(post("k", "another")).await
         }),
         deferred("too many operations", 429, "too-many-keys", 1)
-            .config(|config| config.limits.attempts_max = 1)
+            .config(|config| config.limits.attempts_in_flight_max = 1)
             .by(async |world| {
                 world.begin(post("k", "wait")).await;
                 world.send(post("another", "charge")).await

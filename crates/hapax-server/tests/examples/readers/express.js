@@ -1,4 +1,4 @@
-// Takes orders at one path, and writes each down in a line. Everything else is Express's own way to read a path.
+// Takes orders at one path, and prints a line for each. Express's defaults decide how a path is read.
 const fs = require("node:fs");
 const express = require("express");
 

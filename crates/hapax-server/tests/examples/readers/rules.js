@@ -1,4 +1,4 @@
-// Takes orders at one path, and writes each down in a line. A path is read by the rules of a server that is not at hand, named by the variable.
+// Takes orders at one path, and prints a line for each. Paths are read by the rules of a server that is not available here; a variable names it.
 const http = require("node:http");
 const fs = require("node:fs");
 

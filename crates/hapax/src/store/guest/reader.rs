@@ -1,4 +1,4 @@
-//! Reading: threads with connections of their own, which no transaction of anybody holds up.
+//! Reading: threads with their own connections, which no transaction blocks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::store::sqlite::OpenError;
 use crate::store::sqlite_kit::{Question, Readers};
 
 const READERS: usize = 2;
-/// Rows that a listing looks at before it lets others read.
+/// Rows that a listing reads before it lets other reads go first.
 const LIST_ROWS: usize = 1024;
 
 pub(super) fn start(shared: &Arc<Shared>, timeout: Duration) -> Result<Readers, OpenError> {
@@ -29,7 +29,7 @@ pub(super) fn start(shared: &Arc<Shared>, timeout: Duration) -> Result<Readers, 
     Readers::start(&shared.path, readers)
 }
 
-/// Reads records, all of them as they were at one moment.
+/// Reads records, all in one snapshot.
 pub(super) fn get(
     rows: Rows<'_>,
     ids: &[RecordId],
@@ -43,7 +43,8 @@ pub(super) fn get(
         .iter()
         .map(|id| rows.find(id))
         .collect::<Result<Vec<_>, _>>()?;
-    // After the snapshot: nothing in it was written later than this.
+    // Read the clock after taking the snapshot: nothing in the snapshot was written later than
+    // this.
     let now = clock.now();
     let records = stored
         .into_iter()
@@ -54,8 +55,8 @@ pub(super) fn get(
     })
 }
 
-/// What there is, if it alone says that the write would lose: whoever only wants to hear that waits
-/// for nobody's transaction.
+/// The record, if it already shows that the write would be refused. So a caller whose write is
+/// refused waits for no transaction.
 pub(super) fn refused(
     rows: Rows<'_>,
     put: &Put,
@@ -67,7 +68,7 @@ pub(super) fn refused(
         .map_err(store_error)?;
     let stored = rows.find(&put.id)?;
     let now = clock.now();
-    // Of a fence that is minted nothing is made here, so that the floor does not matter.
+    // No fence is assigned here, so the floor does not matter.
     if guard::judge(
         stored.as_ref().map(|stored| &stored.head),
         put,
@@ -82,13 +83,13 @@ pub(super) fn refused(
     Ok(Some(Seen { record, now }))
 }
 
-/// A part of a listing, and after which id to go on.
+/// A part of a listing, and the id after which to continue.
 pub(super) struct Part {
     pub(super) heads: Vec<Head>,
     pub(super) next: Option<RecordId>,
 }
 
-/// Heads in the order of their ids: as many as are asked for, or fewer if that would take long.
+/// Heads in the order of their ids: as many as requested, or fewer if that would take long.
 pub(super) fn list(
     rows: Rows<'_>,
     query: &ListQuery,
@@ -99,7 +100,7 @@ pub(super) fn list(
     let next = (stored.len() == LIST_ROWS).then(|| stored[LIST_ROWS - 1].head.id);
     let heads = stored.into_iter().map(|stored| stored.head.at(now));
     let heads = heads
-        .filter(|head| query.state.is_none_or(|word| head.state.is_called(word)))
+        .filter(|head| query.state.is_none_or(|filter| filter.matches(head.state)))
         .take(query.limit);
     Ok(Part {
         heads: heads.collect(),

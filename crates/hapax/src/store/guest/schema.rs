@@ -1,6 +1,6 @@
-//! The tables, and what happens when the file is opened.
+//! The tables, and opening the file.
 //!
-//! Plain, as it is somebody else's file: nothing in it that an old SQLite or a tool could not read,
+//! The file belongs to the user, so the schema is plain: an old SQLite or another tool can read it,
 //! and every name begins with `hapax_`.
 
 use std::path::{Path, PathBuf};
@@ -24,11 +24,10 @@ use crate::store::sqlite::schema::APPLICATION_ID;
 use crate::store::sqlite_kit::error::{explain, unreadable};
 use crate::store::{random_secret, sqlite_kit};
 
-/// The newest format this version knows.
+/// The newest format that this version knows.
 const FORMAT: i64 = 3;
 
-/// What makes a file without our tables one of format 1. Never edit it once it was released; add
-/// another step.
+/// Creates the tables of format 1. Never edit it once it was released; add another step.
 const TABLES: &str = concat!(
     "
     CREATE TABLE hapax_meta (
@@ -101,7 +100,7 @@ const TABLES: &str = concat!(
     include_str!("join.sql")
 );
 
-/// What makes a file of format 1 one of format 2.
+/// Turns format 1 into format 2.
 const LIVES: &str = "
     -- From when on each life of a key has an operation id of its own, by a record's created_at.
     ALTER TABLE hapax_meta ADD COLUMN lives_us INTEGER NOT NULL DEFAULT 0;
@@ -109,15 +108,15 @@ const LIVES: &str = "
     ALTER TABLE hapax_audit ADD COLUMN created_at INTEGER NOT NULL DEFAULT 0;
 ";
 
-/// What makes a file of format 2 one of format 3.
+/// Turns format 2 into format 3.
 const REQUESTS: &str = "
     -- The request that made the latest attempt; null: there was none, or the record is from before.
     ALTER TABLE hapax_heads ADD COLUMN request_id TEXT;
 ";
 
-/// So many times as long as a write waits does opening wait for whoever holds the file.
+/// Opening waits for locks this many times as long as a write does.
 const OPEN_TIMEOUTS: u32 = 5;
-/// How far `last_us` may be behind: it is written so seldom that it costs nothing.
+/// How far `last_us` may lag behind, so that it is rarely written.
 const CLOCK_STEP: Duration = Duration::from_secs(1);
 
 /// A file that is open for writing.
@@ -138,7 +137,7 @@ pub(super) fn open(
     }
     let timeout = timeout * OPEN_TIMEOUTS;
     let mut connection = connect(path, OpenFlags::SQLITE_OPEN_CREATE, timeout)?;
-    // By whatever link it was reached, and wherever the process goes from here.
+    // The canonical path stays valid if the process changes its directory, or a link changes.
     let path = std::fs::canonicalize(path).map_err(|source| OpenError::Io {
         path: path.to_owned(),
         source,
@@ -153,14 +152,14 @@ pub(super) fn open(
     })
 }
 
-/// A connection for writing. It waits for nobody by itself: whoever uses it does.
+/// A connection for writing. It has no busy timeout: its user retries.
 pub(super) fn connect(
     path: &Path,
     more: OpenFlags,
     timeout: Duration,
 ) -> Result<Connection, OpenError> {
     let open = || {
-        // Without the flag for URIs: a path is a path, whatever it looks like.
+        // Without the flag for URIs: a path that looks like a URI is still a path.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | more;
         let connection = Connection::open_with_flags(path, flags)?;
         connection.set_prepared_statement_cache_capacity(64);
@@ -172,7 +171,7 @@ pub(super) fn connect(
     until_unlocked(path, timeout, open)
 }
 
-/// A connection that only reads.
+/// A read-only connection.
 pub(super) fn connect_to_read(path: &Path, timeout: Duration) -> Result<Connection, OpenError> {
     let connection = connect(path, OpenFlags::empty(), timeout)?;
     let only_read = connection
@@ -182,8 +181,8 @@ pub(super) fn connect_to_read(path: &Path, timeout: Duration) -> Result<Connecti
     Ok(connection)
 }
 
-/// Two owners of one file would each believe that nobody else writes there; and this layout is not
-/// that one.
+/// Refuses the file of an embedded store: its owner assumes that nothing else writes there, and its
+/// layout is another.
 fn refuse_own_store(
     path: &Path,
     connection: &Connection,
@@ -199,7 +198,7 @@ fn refuse_own_store(
     }
 }
 
-/// With a write-ahead log, those who read and those who write do not wait for each other.
+/// Switches to a write-ahead log, so that readers and writers do not block each other.
 fn keep_log(path: &Path, connection: &Connection, timeout: Duration) -> Result<(), OpenError> {
     let mode = |row: &Row<'_>| row.get::<_, String>(0);
     let is_log = |found: &str| found.eq_ignore_ascii_case("wal");
@@ -221,8 +220,8 @@ fn keep_log(path: &Path, connection: &Connection, timeout: Duration) -> Result<(
     }
 }
 
-/// Makes the tables if they are missing, and finds the clock that everybody who has the file open
-/// goes by.
+/// Creates the tables if they are missing, and finds the clock that all processes with this file
+/// share.
 fn prepare(
     path: &Path,
     connection: &mut Connection,
@@ -245,17 +244,18 @@ fn prepare(
             });
         }
     }
-    let anchored = go_on(&transaction).map_err(|source| unreadable(path, store_error(source)))?;
+    let anchored =
+        resume_clock(&transaction).map_err(|source| unreadable(path, store_error(source)))?;
     if let Some(found) = found {
         let now = clock.map_or_else(|| anchored.now(), Clock::now);
-        bring_up(&transaction, found, now).map_err(failed)?;
+        migrate_schema(&transaction, found, now).map_err(failed)?;
     }
     transaction.commit().map_err(failed)?;
     connection.busy_timeout(Duration::ZERO).map_err(failed)?;
     Ok(anchored)
 }
 
-/// The format of our tables; `None` if there are none.
+/// The format of the tables; `None` if there are none.
 fn format(transaction: &Transaction<'_>) -> rusqlite::Result<Option<i64>> {
     let sql = "SELECT 1 FROM sqlite_schema WHERE name = 'hapax_meta'";
     if !transaction.prepare(sql)?.exists([])? {
@@ -279,11 +279,16 @@ fn create(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         .map(drop)
 }
 
-/// Brings an older format to this one. A process of the version before may have the file open and
-/// knows nothing of this: it goes on as before.
-fn bring_up(transaction: &Transaction<'_>, found: i64, now: Timestamp) -> rusqlite::Result<()> {
+/// Migrates an older format. A process of an older version may have the file open; it does not
+/// notice and continues as before.
+fn migrate_schema(
+    transaction: &Transaction<'_>,
+    found: i64,
+    now: Timestamp,
+) -> rusqlite::Result<()> {
     if found < 2 {
-        // Records that are here keep their ids; so do those that such a process makes.
+        // Existing records keep their operation ids, and so do records that such a process makes
+        // within the grace period.
         transaction.execute_batch(LIVES)?;
         transaction.execute(
             "UPDATE hapax_meta SET lives_us = ?1",
@@ -297,9 +302,9 @@ fn bring_up(transaction: &Transaction<'_>, found: i64, now: Timestamp) -> rusqli
     Ok(())
 }
 
-/// The clock of this boot. Whoever is first in a boot sets it, not before any time that was; all
-/// others go by the same.
-fn go_on(transaction: &Transaction<'_>) -> rusqlite::Result<BootClock> {
+/// The clock of this boot. The first process of a boot anchors it, after every time that was used
+/// before; all other processes continue it.
+fn resume_clock(transaction: &Transaction<'_>) -> rusqlite::Result<BootClock> {
     let time = |row: &Row<'_>, column| row.get::<_, i64>(column).map(i64::unsigned_abs);
     let sql = "SELECT boot_us, clock_us FROM hapax_meta WHERE boot_id = ?1";
     let resumed = transaction.query_row(sql, [boot_id()], |row| {
@@ -312,7 +317,7 @@ fn go_on(transaction: &Transaction<'_>) -> rusqlite::Result<BootClock> {
         .query_row("SELECT last_us FROM hapax_meta", [], |row| time(row, 0))
         .map(Timestamp::from_micros)?;
     match resumed.optional()? {
-        // A clock that lags behind is not the one by which the last change was made.
+        // A clock that lags behind `last` is not the one that made the last change.
         Some(clock) if clock.now() >= last => Ok(clock),
         _ => {
             let clock = BootClock::anchored(last.after(CLOCK_STEP));
@@ -327,7 +332,7 @@ fn go_on(transaction: &Transaction<'_>) -> rusqlite::Result<BootClock> {
     }
 }
 
-/// What belongs to the store as a whole, as a transaction finds it.
+/// The store-wide values, as read in a transaction.
 #[derive(Clone, Copy)]
 pub(super) struct Meta {
     pub(super) secret: Secret,
@@ -356,7 +361,7 @@ impl Meta {
             .map_err(store_error)
     }
 
-    /// Whether enough time has passed since the last change for that to be written down.
+    /// Whether the saved time has to be brought up to date.
     pub(super) fn is_behind(&self, now: Timestamp) -> bool {
         now > self.last.after(CLOCK_STEP)
     }
@@ -372,7 +377,7 @@ impl Meta {
     }
 }
 
-/// Tries again for as long as somebody else holds a lock, within reason.
+/// Retries while another connection holds a lock, up to the timeout.
 fn until_unlocked<T>(
     path: &Path,
     timeout: Duration,

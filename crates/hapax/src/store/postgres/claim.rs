@@ -1,4 +1,4 @@
-//! Claims: many callers' in one statement.
+//! Claims: those of many callers in one statement.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ use super::pipeline::Pipeline;
 use super::row::micros;
 use crate::store::codec::{bigint, principal};
 
-/// What a claim takes besides its texts.
+/// The size of a claim without its texts.
 const CLAIM_BYTES: usize = 512;
 
 const SQL: &str =
     "SELECT * FROM hapax.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 
-/// The verb.
+/// Marks the batches of claims.
 pub(super) struct Claims;
 
-/// A claim as it is sent.
-pub(super) struct Wanted {
+/// A claim to send.
+pub(super) struct ClaimRow {
     pub(super) id: RecordId,
-    /// The attempt it follows, if it is not the first.
+    /// The fence of the attempt it follows; `None` for the first attempt.
     pub(super) after: Option<Fence>,
     pub(super) claim: Claim,
     pub(super) policy: i64,
@@ -36,15 +36,15 @@ pub(super) struct Wanted {
 }
 
 impl Verb for Claims {
-    type Part = Wanted;
+    type Part = ClaimRow;
 
     const CHANGES: bool = true;
 
-    fn ids(part: &Wanted) -> &[RecordId] {
+    fn ids(part: &ClaimRow) -> &[RecordId] {
         std::slice::from_ref(&part.id)
     }
 
-    fn bytes(part: &Wanted) -> usize {
+    fn bytes(part: &ClaimRow) -> usize {
         CLAIM_BYTES
             + part.claim.scope.namespace.len()
             + part.claim.scope.path.len()
@@ -52,7 +52,7 @@ impl Verb for Claims {
     }
 
     /// Each parameter is a column of the batch.
-    async fn send(pipeline: &Arc<Pipeline>, parts: &[&Wanted]) -> Result<Vec<Row>, Failure> {
+    async fn send(pipeline: &Arc<Pipeline>, parts: &[&ClaimRow]) -> Result<Vec<Row>, Failure> {
         let mut columns = Columns::new(parts);
         columns.add_bytes(|it| Some(it.id.as_bytes()));
         columns.add_number(|it| it.after.map(|fence| bigint(fence.as_u64())));
@@ -73,7 +73,7 @@ impl Verb for Claims {
     }
 }
 
-/// A duration: only the database says from when on.
-fn lease(part: &Wanted) -> i64 {
+/// The length of the lease. The database adds it to its own time.
+fn lease(part: &ClaimRow) -> i64 {
     micros(part.claim.lease)
 }

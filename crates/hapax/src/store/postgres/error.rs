@@ -1,23 +1,29 @@
-//! What can go wrong, as what a caller can act on.
+//! Errors of the Postgres store, by what a caller can do about them.
+
+use std::fmt;
 
 use hapax_core::store::{StoreError, StoreErrorKind};
 use tokio_postgres::error::DbError;
 
+use super::schema::MigrateError;
 use super::{ConnectError, OptionsError};
 
 /// Why a database could not be opened as a store. The text says what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// What was said of the database cannot be read.
+    /// The connection text cannot be read.
     #[error(transparent)]
     Options(#[from] OptionsError),
     /// The database could not be reached.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The database has no schema `hapax`, or one without what a store needs.
+    /// The migrations could not be applied.
+    #[error(transparent)]
+    Migrate(#[from] MigrateError),
+    /// The database has no schema `hapax`, or an incomplete one.
     #[error(
-        "{database} is not prepared for Hapax: run `hapax migrate` against it, as a role that may create a schema"
+        "{database} is not prepared for Hapax: as a role that may create a schema, run `hapax migrate --store {database}`, or call `Hapax::postgres(…).migrate()`"
     )]
     NotMigrated {
         /// The database, as it was named.
@@ -25,7 +31,8 @@ pub enum OpenError {
     },
     /// The schema is older than this program needs.
     #[error(
-        "{database} has schema version {found} and this program needs {needed}: run `hapax migrate` of this version first"
+        "{database} has schema version {found} and this program needs {needed}: run `hapax migrate --store {database}` of this version first, or call \
+         `Hapax::postgres(…).migrate()`"
     )]
     TooOld {
         /// The database, as it was named.
@@ -35,7 +42,7 @@ pub enum OpenError {
         /// The version this program was written for.
         needed: u32,
     },
-    /// The schema is newer, and has left this program behind.
+    /// The schema is newer, and no longer supports this program.
     #[error(
         "{database} has schema version {found}, which programs before version {oldest} cannot use, and this one is of {needed}: \
          run a newer version of Hapax"
@@ -45,7 +52,7 @@ pub enum OpenError {
         database: String,
         /// The version it has.
         found: u32,
-        /// The oldest version of a program that it still serves.
+        /// The oldest program version that it still supports.
         oldest: u32,
         /// The version this program was written for.
         needed: u32,
@@ -68,24 +75,24 @@ pub enum OpenError {
         /// The database, as it was named.
         database: String,
     },
-    /// The store is being copied, was moved to another, or is an unfinished copy.
+    /// The store is being copied, was moved, or is an unfinished copy.
     #[error("{database}: {refusal}")]
     OutOfUse {
         /// The database, as it was named.
         database: String,
-        /// Where it stands, and what to do.
+        /// Its standing, and what to do.
         refusal: String,
     },
-    /// Transactions do not begin as they must.
+    /// Transactions have the wrong isolation level.
     #[error("{database}: {reason}")]
     WrongIsolation {
         /// The database, as it was named.
         database: String,
-        /// What it is, and what to do.
+        /// The level, and what to do.
         reason: String,
     },
-    /// Another store was copied into the database since this process opened it. What it names
-    /// operations and principals by is not what it was.
+    /// Another store was copied into the database since this process opened it. Its secret, from
+    /// which the ids of operations and principals are made, is another one.
     #[error(
         "{database} has another store in it than when this process began: one was copied here. Restart the process"
     )]
@@ -93,7 +100,7 @@ pub enum OpenError {
         /// The database, as it was named.
         database: String,
     },
-    /// The database answered, but not as it should.
+    /// The database answered, but not as expected.
     #[error("{database} cannot be used as a store: {source}")]
     Unusable {
         /// The database, as it was named.
@@ -103,7 +110,15 @@ pub enum OpenError {
     },
 }
 
-/// The same while the store is in use: it may come back.
+/// Prints the message, for a `main` that returns the error: what to do is more useful than the
+/// fields.
+impl fmt::Debug for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// The same error while the store is in use: the store may recover.
 impl From<OpenError> for StoreError {
     fn from(error: OpenError) -> Self {
         let kind = match &error {
@@ -115,8 +130,8 @@ impl From<OpenError> for StoreError {
     }
 }
 
-/// What the server said, without what it shows of rows: logs are read by people who may not read
-/// those.
+/// The server's error without the details that show contents of rows: people who read logs may not
+/// be allowed to read those.
 #[derive(Debug, thiserror::Error)]
 #[error("{code}: {message}")]
 pub(super) struct Said {
@@ -133,33 +148,32 @@ impl Said {
     }
 }
 
-/// A statement that failed, and what to do about it.
+/// A failed statement, and what to do about it.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) fault: Fault,
     pub(super) error: StoreError,
 }
 
-/// Where a statement's trouble lies.
+/// The cause of a statement's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// In the connection, which is of no use any more. Whether the statement took place is not
-    /// known.
+    /// The connection, which is no longer usable. Whether the statement took effect is not known.
     Connection,
-    /// In the store, which serves nobody any more. Whoever connects anew hears so at once, and goes
-    /// on should it serve again.
+    /// The store is out of use. A new connection reports that at once, and works again if the store
+    /// comes back.
     OutOfUse,
-    /// In a row that somebody else has locked: what else was in the statement can go without it.
-    /// Nothing took place.
+    /// A row is locked by another transaction: the other parts of the statement can be sent without
+    /// it. Nothing took effect.
     Locked,
-    /// In somebody else who was at the record just now: to be sent again. Nothing took place.
+    /// A concurrent change of the same record: send it again. Nothing took effect.
     Undecided,
-    /// In the server's clock, which is far ahead of its last reading: to be sent again once it was
-    /// compared with ours. Nothing took place.
+    /// The server's clock, which is far ahead of its last reading: send the statement again after
+    /// comparing the clock with this node's. Nothing took effect.
     Clock,
-    /// In a part of the statement that the server does not take. Nothing took place.
+    /// A part of the statement, which the server does not accept. Nothing took effect.
     Part,
-    /// In the server, whatever it is sent.
+    /// The server, for any statement.
     Server,
 }
 
@@ -171,7 +185,7 @@ impl Failure {
         }
     }
 
-    /// What the server, or the lack of one, says.
+    /// Classifies a driver error, which may come from the server or the connection.
     pub(super) fn new(error: tokio_postgres::Error) -> Failure {
         let (fault, error) = match error.as_db_error() {
             None => (
@@ -197,17 +211,16 @@ impl Failure {
 
 fn fault(code: &str) -> Fault {
     match code {
-        // A lock that was not to be had in time; a deadlock.
+        // A lock timeout, or a deadlock.
         "55P03" | "40P01" => Fault::Locked,
-        // Overtaken by somebody who is done.
+        // A serialization failure: another transaction has changed the record.
         "40001" => Fault::Undecided,
-        // A server that does not take writes is not the one we want, whatever else it may be good
-        // for.
+        // A read-only server cannot be used: look for another one.
         "25006" => Fault::Connection,
         "HX002" => Fault::OutOfUse,
         "HX007" => Fault::Clock,
-        // What was there is not: perhaps it is about to be restored. Whoever connects anew sees
-        // what it is then.
+        // A schema, function or table is missing: the database may be about to be restored. A new
+        // connection checks what it is then.
         "3F000" | "42883" | "42P01" => Fault::Connection,
         code if code.starts_with("57P") || code.starts_with("08") => Fault::Connection,
         code if is_damage(code)
@@ -225,8 +238,8 @@ fn is_damage(code: &str) -> bool {
     matches!(code, "XX001" | "XX002")
 }
 
-/// The server's words, and what to do where that is known. Its details are left out: they may show
-/// what is stored.
+/// The server's message, and what to do where that is known. Its details are left out: they may
+/// show stored data.
 fn explain(said: &DbError) -> String {
     let (code, words) = (said.code().code(), said.message());
     match code {
@@ -247,7 +260,7 @@ fn explain(said: &DbError) -> String {
     }
 }
 
-/// The hint of this one is ours.
+/// The hint of this error comes from our own SQL.
 fn isolation(said: &DbError) -> String {
     let hint = said
         .hint()
@@ -255,7 +268,7 @@ fn isolation(said: &DbError) -> String {
     format!("{}: {hint}", said.message())
 }
 
-/// What to do about transactions that do not begin as they must, if so.
+/// What to do about a wrong isolation level, if that is the error.
 pub(super) fn wrong_isolation(error: &tokio_postgres::Error) -> Option<String> {
     error
         .as_db_error()
@@ -263,7 +276,7 @@ pub(super) fn wrong_isolation(error: &tokio_postgres::Error) -> Option<String> {
         .map(isolation)
 }
 
-/// Why the store serves nobody, if it does not.
+/// Why the store is out of use, if that is the error.
 pub(super) fn out_of_use(error: &tokio_postgres::Error) -> Option<String> {
     error
         .as_db_error()
@@ -271,14 +284,14 @@ pub(super) fn out_of_use(error: &tokio_postgres::Error) -> Option<String> {
         .map(|said| said.message().to_owned())
 }
 
-/// Whether the server says that what is to be called is not there.
+/// Whether the error says that the called function, table or schema does not exist.
 pub(super) fn is_missing(error: &tokio_postgres::Error) -> bool {
     error
         .code()
         .is_some_and(|code| matches!(code.code(), "3F000" | "42883" | "42P01" | "42703" | "42704"))
 }
 
-/// Why the role was turned away, if it was.
+/// Why the role was refused, if that is the error.
 pub(super) fn refused_role(error: &tokio_postgres::Error) -> Option<String> {
     error
         .as_db_error()
@@ -298,8 +311,7 @@ mod tests {
         for code in ["55P03", "40P01"] {
             assert_eq!(fault(code), Fault::Locked, "{code}");
         }
-        // Cancelled by somebody, out of memory: the next statement may fare better on the same
-        // connection.
+        // Cancelled, or out of memory: the next statement may succeed on the same connection.
         for code in ["57014", "53200", "HX001"] {
             assert_eq!(fault(code), Fault::Server, "{code}");
         }

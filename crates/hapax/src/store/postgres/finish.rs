@@ -1,4 +1,4 @@
-//! Ends of attempts: many callers' in one statement.
+//! Ends of attempts: those of many callers in one statement.
 
 use std::sync::Arc;
 
@@ -15,28 +15,28 @@ use super::pipeline::Pipeline;
 use super::row::micros;
 use crate::store::codec::{bigint, state_code};
 
-/// What the end of an attempt takes besides its answer.
+/// The size of an end without its answer.
 const FINISH_BYTES: usize = 256;
 
 const SQL: &str = "SELECT * FROM hapax.finish($1, $2, $3, $4, $5, $6, $7)";
 
-/// The verb.
+/// Marks the batches of ends.
 pub(super) struct Finishes;
 
-/// The end of an attempt as it is sent.
-pub(super) struct Ending {
+/// The end of an attempt to send.
+pub(super) struct FinishRow {
     pub(super) id: RecordId,
     pub(super) fence: Fence,
     pub(super) state: State,
     pub(super) status: Option<i32>,
     pub(super) lifetime: Lifetime,
-    /// Encoded by whoever asks: they are many, and the pipeline is one.
+    /// Encoded on the caller's task, because there is only one pipeline.
     pub(super) answer: Option<Vec<u8>>,
 }
 
-impl Ending {
-    pub(super) fn new(id: RecordId, fence: Fence, finish: &Finish) -> Ending {
-        Ending {
+impl FinishRow {
+    pub(super) fn new(id: RecordId, fence: Fence, finish: &Finish) -> FinishRow {
+        FinishRow {
             id,
             fence,
             state: finish.state,
@@ -48,20 +48,20 @@ impl Ending {
 }
 
 impl Verb for Finishes {
-    type Part = Ending;
+    type Part = FinishRow;
 
     const CHANGES: bool = true;
 
-    fn ids(part: &Ending) -> &[RecordId] {
+    fn ids(part: &FinishRow) -> &[RecordId] {
         std::slice::from_ref(&part.id)
     }
 
-    fn bytes(part: &Ending) -> usize {
+    fn bytes(part: &FinishRow) -> usize {
         FINISH_BYTES + part.answer.as_ref().map_or(0, Vec::len)
     }
 
     /// Each parameter is a column of the batch.
-    async fn send(pipeline: &Arc<Pipeline>, parts: &[&Ending]) -> Result<Vec<Row>, Failure> {
+    async fn send(pipeline: &Arc<Pipeline>, parts: &[&FinishRow]) -> Result<Vec<Row>, Failure> {
         let mut columns = Columns::new(parts);
         columns.add_bytes(|it| Some(it.id.as_bytes()));
         columns.add_number(|it| Some(bigint(it.fence.as_u64())));

@@ -1,11 +1,11 @@
-//! Ends of attempts that go through a connection of the caller's, in a transaction of its own.
+//! Ends of attempts that are sent through the caller's connection, in the caller's transaction.
 
 use hapax_core::record::Head;
 use hapax_core::store::{Change, Condition, Dialect, Joins, Put, Statement, Value};
 use hapax_core::time::Timestamp;
 
 use super::Postgres;
-use super::finish::Ending;
+use super::finish::FinishRow;
 use super::row::micros;
 use crate::store::codec::{bigint, state_code};
 
@@ -19,9 +19,9 @@ impl Joins for Postgres {
     fn statement(&self, put: &Put) -> Statement {
         let values = match (&put.change, put.condition) {
             (Change::Finish(finish), Condition::Held { fence }) => {
-                values(Ending::new(put.id, fence, finish))
+                values(FinishRow::new(put.id, fence, finish))
             }
-            // No other pair is the end of an attempt: without any value the database refuses.
+            // No other pair ends an attempt: the database refuses a call without values.
             _ => vec![Value::Bytes(None), NO, NO, NO, NO, NO, Value::Bytes(None)],
         };
         Statement {
@@ -35,8 +35,8 @@ impl Joins for Postgres {
 
 const NO: Value = Value::Int(None);
 
-fn values(ending: Ending) -> Vec<Value> {
-    let Ending {
+fn values(ending: FinishRow) -> Vec<Value> {
+    let FinishRow {
         id,
         fence,
         state,

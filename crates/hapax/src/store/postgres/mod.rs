@@ -2,29 +2,46 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use hapax::{Hapax, Postgres};
+//! use hapax::Hapax;
 //!
-//! // Once, as a role that may create a schema: `hapax migrate --store postgres://…`
-//! let hapax = Hapax::new(Postgres::open("postgres://app@db.internal/payments").await?).namespace("payments");
+//! let url = "postgres://app@db.internal/payments";
+//! let hapax = Hapax::postgres(url).migrate().await?.namespace("payments");
 //! # Ok(()) }
 //! ```
 //!
-//! Every verb is one call of one function in schema `hapax`: one statement, one transaction, one
-//! round trip. The functions judge by the rules of [`hapax_core::guard`] and by the database's
-//! clock. Nothing is prepared and nothing is left in a session, so that PgBouncer may stand in
-//! between in transaction mode. Whatever arrives while a statement is in flight goes into the next
-//! one together: many callers share a commit and a single caller waits for nobody.
+//! Where the service's role may not create a schema, run `hapax migrate --store postgres://…` once
+//! as another role, and leave `migrate()` out. With other options:
 //!
-//! Forgetting deletes the answer in the transaction that says so, and from then on nobody can read
-//! it through Postgres. Its bytes are gone from the table with the next vacuum; from the
-//! write-ahead log, replicas and backups in their own time, which is beyond this store.
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
 //!
-//! To read the code: `schema` has the tables and functions. `pipeline` is a connection that comes
-//! back, `batch` the queue before it, `claim`, `finish` and `read` what goes through it; `join`
-//! what goes through somebody else's connection, by `terms`; `operator`, `audit` and `upkeep` have
-//! the rest, sent one by one. `row` reads what is stored, `retries` and `locked` are for rows that
-//! others have locked, `server_history` and `high_water` notice a database that has lost something,
-//! `transfer` and `import_columns` move everything into another store or in here.
+//! use hapax::store::postgres::{Options, Postgres};
+//! use hapax::Hapax;
+//!
+//! let mut options = Options::new("postgres://app@db.internal/payments")?;
+//! options.lock_timeout = Duration::from_millis(200);
+//! let hapax = Hapax::new(Postgres::open_with(options).await?).namespace("payments");
+//! # Ok(()) }
+//! ```
+//!
+//! Every verb is one call of a function in schema `hapax`: one statement, one transaction, one
+//! round trip. The functions follow the rules of [`hapax_core::guard`] and use the database's
+//! clock. Nothing is prepared and no state is left in a session, so that PgBouncer can be used in
+//! transaction mode. Calls that arrive while a statement is in flight share the next one: many
+//! callers share a commit, and a single caller does not wait for others.
+//!
+//! `forget` deletes the answer in its own transaction, and from then on it cannot be read through
+//! Postgres. Its bytes disappear from the table with the next vacuum. The write-ahead log, replicas
+//! and backups keep them for as long as they are configured to, which this store cannot change.
+//!
+//! Guide to the code: `schema` has the tables and functions. `pipeline` is a connection that
+//! reconnects, `batch` the queue in front of it, and `claim`, `finish` and `read` are the calls
+//! that are batched. `join` ends attempts through the caller's connection, and `terms` has the
+//! rules for that. `operator`, `audit` and `upkeep` have the calls that are sent one by one. `row`
+//! reads rows, `retries` and `locked` handle rows that other transactions have locked,
+//! `server_history` and `high_water` detect a database that has lost writes, and `transfer` and
+//! `import_columns` copy everything into or from another store.
 
 mod audit;
 mod batch;
@@ -77,17 +94,17 @@ pub use stats::Stats;
 pub use transfer::Mover;
 
 use self::batch::{Batches, Verb};
-use self::claim::{Claims, Wanted};
+use self::claim::{ClaimRow, Claims};
 use self::error::{Failure, Fault};
-use self::finish::{Ending, Finishes};
+use self::finish::{FinishRow, Finishes};
 use self::locked::Locked;
 use self::pipeline::{Parameters, Pipeline};
 use self::read::Reads;
 use self::retries::{Retries, decided};
 use self::shared::Shared;
 
-/// Writes sent one by one at a time: each may wait for a lock, and stands before others on its
-/// pipeline meanwhile.
+/// Writes that are sent alone at the same time. Each may wait for a lock, and delays the others on
+/// its pipeline.
 const ALONE_MAX: usize = 4;
 
 /// Records in a Postgres database.
@@ -97,7 +114,7 @@ pub struct Postgres {
     reads: Batches<Reads>,
     /// For everything that is sent one by one.
     aside: Arc<Pipeline>,
-    /// All of them.
+    /// All pipelines.
     pipelines: [Arc<Pipeline>; 4],
     alone: Semaphore,
     locked: Locked,
@@ -107,30 +124,30 @@ pub struct Postgres {
 /// How to use a database.
 #[derive(Clone)]
 pub struct Options {
-    /// Where it is and how to get in.
+    /// The database, and how to connect to it.
     pub connection: ConnectOptions,
-    /// How much may wait to be sent, 64 MiB unless said otherwise. Beyond it a request is refused
-    /// at once: a database that is too slow shows as answers of 503, not as memory that fills up.
+    /// Bytes that may wait to be sent; 64 MiB by default. Beyond it a request is refused at once,
+    /// so that a slow database causes responses of 503 rather than growing memory.
     pub queue_bytes_max: usize,
-    /// How long a statement may take, 1.5 seconds unless said otherwise: less than the two seconds
-    /// after which a request is given up. After that the connection is taken for dead and made
-    /// anew.
+    /// How long a statement may take; 1.5 seconds by default, which is less than the two seconds
+    /// after which a request is given up. Then the connection counts as dead and is replaced.
     pub statement_timeout: Duration,
-    /// How long a write is tried whose record somebody else has locked, a second unless said
-    /// otherwise.
+    /// How long a write to a record that another transaction has locked is retried; one second by
+    /// default.
     pub lock_timeout: Duration,
-    /// What the database's clock is compared with before time moves on by more than an hour at
-    /// once: this machine's wall clock unless said otherwise. It decides nothing else.
+    /// The clock with which the database's clock is compared before the store's time advances by
+    /// more than an hour at once; `None` for this machine's wall clock. It is used for nothing
+    /// else.
     pub clock: Option<Arc<dyn Clock>>,
-    /// A file of this process alone, in which it keeps its last acknowledged writes, none unless
-    /// said otherwise. By it a process notices when it starts that the database was restored from a
-    /// backup since it stopped. See [`Stats::commits_lost`].
+    /// A file, used by this process alone, in which it keeps its last acknowledged writes; `None`
+    /// by default. With it a starting process notices that the database was restored from a backup
+    /// since the process stopped. See [`Stats::commits_lost`].
     pub high_water_file: Option<PathBuf>,
 }
 
 impl Options {
-    /// The defaults, for the database that a URL or a `key=value` text names. What it does not say
-    /// comes from the `PG*` variables.
+    /// The default options for the database named by a URL or a `key=value` text. Missing
+    /// parameters come from the `PG*` variables.
     pub fn new(connection: &str) -> Result<Options, OptionsError> {
         Ok(Options {
             connection: ConnectOptions::parse(connection)?,
@@ -144,13 +161,30 @@ impl Options {
 }
 
 impl Postgres {
-    /// Opens a database that was [prepared](schema::migrate) for it, by its URL or a `key=value`
+    /// Prepares a database for this version, as `hapax migrate` does: applies the migrations that
+    /// are due. Two nodes may do so at once, and nodes of the version before go on serving. The role
+    /// must be allowed to create a schema, or own the schema `hapax`; [`schema::grant`] lets another
+    /// role use the store.
+    pub async fn migrate(connection: &str) -> Result<(), OpenError> {
+        let connection = ConnectOptions::parse(connection)?;
+        schema::migrate(&connection, &schema::migrations(), |migration| {
+            tracing::info!(
+                version = migration.version,
+                name = migration.name,
+                "a migration was applied"
+            );
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Opens a database that was [prepared](Postgres::migrate) for it, by its URL or a `key=value`
     /// text.
     pub async fn open(connection: &str) -> Result<Postgres, OpenError> {
         Postgres::open_with(Options::new(connection)?).await
     }
 
-    /// Opens a database with options. Its connections live in the runtime that this is called in.
+    /// Opens a database with options. Its connections run on the current runtime.
     pub async fn open_with(options: Options) -> Result<Postgres, OpenError> {
         let high_water_file = options.high_water_file.clone();
         let recalled = match high_water_file.clone() {
@@ -180,7 +214,7 @@ impl Postgres {
         })
     }
 
-    /// What the store can say about itself, for metrics. Asks nobody.
+    /// Counters and gauges of the store, for metrics. Does not access the database.
     pub fn stats(&self) -> Stats {
         self.shared.counters.read()
     }
@@ -197,7 +231,7 @@ impl Postgres {
                 self.claim(id, Some(fence), claim).await?
             }
             (Change::Finish(finish), Condition::Held { fence }) if is_end(finish.state) => {
-                let ending = Ending::new(id, fence, &finish);
+                let ending = FinishRow::new(id, fence, &finish);
                 let rows = self.through(&self.finishes, Arc::new(ending)).await?;
                 self.written(rows.first().map(|row| &**row), None).await?
             }
@@ -239,7 +273,7 @@ impl Postgres {
             .number(&claim.fingerprint.policy, &self.aside)
             .await?;
         let terms = self.terms_number(&claim).await?;
-        let wanted = Arc::new(Wanted {
+        let wanted = Arc::new(ClaimRow {
             id,
             after,
             claim,
@@ -247,8 +281,8 @@ impl Postgres {
             terms,
         });
         let rows = self.through(&self.claims, wanted.clone()).await?;
-        // Mostly it knows already. But the claim may have waited for a new connection, and found a
-        // database there that was never told.
+        // Usually the database already has them. But the claim may have waited for a new
+        // connection, to a database that lacks them.
         self.shared
             .policies
             .number(&wanted.claim.fingerprint.policy, &self.aside)
@@ -258,8 +292,8 @@ impl Postgres {
             .await
     }
 
-    /// The number of the terms by which others may end the attempt, once the database knows what
-    /// they are.
+    /// The number of the terms by which others may end the attempt, after making sure that the
+    /// database has them.
     async fn terms_number(&self, claim: &Claim) -> Result<Option<i64>, StoreError> {
         match &claim.terms {
             Some(terms) => self.shared.terms.number(terms, &self.aside).await.map(Some),
@@ -267,7 +301,7 @@ impl Postgres {
         }
     }
 
-    /// What the one row that answers a write says.
+    /// Reads the single row that answers a write.
     async fn written(
         &self,
         row: Option<&Row>,
@@ -280,8 +314,8 @@ impl Postgres {
         row::written(row, &self.shared.policies, claim)
     }
 
-    /// Sends something together with whatever else there is to send, or alone if it does not go
-    /// together, until it is decided.
+    /// Sends a part in a batch, or alone if it cannot be batched, and repeats that until it is
+    /// decided.
     async fn through<V: Verb>(
         &self,
         batches: &Batches<V>,
@@ -332,7 +366,7 @@ impl Postgres {
         sent
     }
 
-    /// Sends a statement on the pipeline for everything else, until no lock stands in its way.
+    /// Sends a statement on the `aside` pipeline, and repeats it while a lock prevents it.
     async fn aside(&self, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, StoreError> {
         let mut retries = Retries::alone(self.shared.options.lock_timeout);
         loop {
@@ -344,7 +378,7 @@ impl Postgres {
     }
 }
 
-/// What an attempt can end in.
+/// Whether an attempt can end in this state.
 fn is_end(state: State) -> bool {
     matches!(
         state,

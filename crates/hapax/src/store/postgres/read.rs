@@ -1,8 +1,8 @@
-//! Readings: many callers' in one statement, and pages of heads.
+//! Reads: those of many callers in one statement, and pages of heads.
 
 use std::sync::Arc;
 
-use hapax_core::record::Head;
+use hapax_core::record::{Head, StateFilter};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{ListQuery, Reading, StoreError};
 use tokio_postgres::Row;
@@ -18,10 +18,10 @@ const LIST: &str = "SELECT * FROM hapax.list($1, $2, $3)";
 
 /// Records that one caller reads in one statement; more are read in several.
 const READ_MAX: usize = 256;
-/// Heads in one statement: bounds how long it stands before others on its pipeline.
+/// Heads in one statement. Bounds how long it delays others on its pipeline.
 const PAGE_MAX: usize = 256;
 
-/// The verb.
+/// Marks the batches of reads.
 pub(super) struct Reads;
 
 impl Verb for Reads {
@@ -61,7 +61,7 @@ impl Postgres {
         };
         for page in ids.chunks(READ_MAX) {
             let Reading { records, now } = self.read_page(page.to_vec()).await?;
-            // The time of the first page: of it everything is told as it was then, or later.
+            // The time of the first page: every record is as it was then, or later.
             whole.now = if whole.records.is_empty() {
                 now
             } else {
@@ -115,10 +115,11 @@ impl Postgres {
 
     async fn part_of_page(
         &self,
-        state: Option<&str>,
+        state: Option<StateFilter>,
         after: Option<RecordId>,
         rows: usize,
     ) -> Result<Vec<Head>, StoreError> {
+        let state = state.map(StateFilter::word);
         let after = after.as_ref().map(|id| &id.as_bytes()[..]);
         let rows = i32::try_from(rows).unwrap_or(i32::MAX);
         let parameters: Parameters<'_> = &[

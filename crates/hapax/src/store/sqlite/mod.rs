@@ -2,27 +2,38 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use hapax::{Hapax, Sqlite};
+//! use hapax::Hapax;
 //!
-//! let hapax = Hapax::new(Sqlite::open("hapax.db").await?).namespace("payments");
+//! let hapax = Hapax::sqlite("hapax.db").await?.namespace("payments");
 //! # Ok(()) }
 //! ```
 //!
-//! One thread writes. Whatever arrives while a commit is on its way to the disk goes into the next
-//! one together, so that many callers share one fsync and a single caller waits for nobody. Readers
-//! have connections of their own.
+//! With other options:
 //!
-//! The file has one owner, held by a lock on a file beside it. That makes a restart simple: a lease
-//! from before it belongs to nobody and is over at once. Other processes may look through a
-//! [`View`].
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use hapax::store::sqlite::{Options, Sqlite};
+//! use hapax::Hapax;
 //!
-//! To read the code: `schema` has the tables, `row_number` says where a row goes, `index` and
-//! `index_snapshot` how it is found again. `writer` is the queue, `writer_loop` carries batches
-//! out, `transaction` is one write transaction, `writer_state` what the writer knows without
-//! reading. `log` keeps the log short, `repair` opens the file again when the disk failed, `backup`
-//! copies it, `seal` and `erasure` make forgetting erase, `principals` knows who has records,
-//! `transfer` moves everything into another store. What is shared with [`Guest`](super::guest) is
-//! in `sqlite_kit`.
+//! let options = Options { queue_bytes_max: 8 << 20, ..Options::default() };
+//! let hapax = Hapax::new(Sqlite::open_with("hapax.db", options).await?).namespace("payments");
+//! # Ok(()) }
+//! ```
+//!
+//! One thread writes. Writes that arrive while a commit is in progress share the next one, so that
+//! many callers share one fsync and a single caller does not wait for others. Readers have their
+//! own connections.
+//!
+//! The file has one owner, which holds a lock on a file beside it. So a lease from before a restart
+//! has no holder and is over at once. Other processes may read through a [`View`].
+//!
+//! Guide to the code: `schema` has the tables, `row_number` assigns rows, and `index` and
+//! `index_snapshot` find them again. `writer` is the queue, `writer_loop` runs batches,
+//! `transaction` is one write transaction, and `writer_state` is what the writer knows without
+//! reading. `log` keeps the log short, `repair` reopens the file after a disk error, `backup`
+//! copies it, `seal` and `erasure` make `forget` erase, `principals` has the known principals, and
+//! `transfer` copies everything into or from another store. Code shared with
+//! [`Guest`](super::guest) is in `sqlite_kit`.
 
 mod backup;
 mod erasure;
@@ -79,8 +90,8 @@ use super::sqlite_kit::{Readers, audit, blocking};
 
 /// Records in one SQLite file.
 pub struct Sqlite {
-    // Dropped in this order: the owner's lock goes last, with the writer, when nothing touches the
-    // file any more.
+    // The fields are dropped in this order. The writer holds the owner's lock and releases it last,
+    // when nothing uses the file any more.
     readers: Readers,
     _copier: Copier,
     writer: Writer,
@@ -90,13 +101,13 @@ pub struct Sqlite {
 
 /// How to open a file.
 pub struct Options {
-    /// Where time comes from; the machine's own clock unless a test turns one by hand.
+    /// The source of time; `None` for the machine's clock. Tests set their own.
     pub clock: Option<Arc<dyn Clock>>,
-    /// How much may wait to be written, 64 MiB unless said otherwise. Beyond it a write is refused
-    /// at once: a disk that is too slow shows as answers of 503, not as memory that fills up.
+    /// Bytes that may wait to be written; 64 MiB by default. Beyond it a write is refused at once,
+    /// so that a slow disk causes responses of 503 rather than growing memory.
     pub queue_bytes_max: usize,
-    /// How long a forgetting waits for readers outside to let go of the log, so that it can be cut:
-    /// five seconds unless said otherwise. After that it is an error of the kind
+    /// How long `forget` waits for readers outside to leave the log so that it can be truncated;
+    /// five seconds by default. Then it fails with an error of the kind
     /// [`StoreErrorKind::Unerased`](hapax_core::store::StoreErrorKind::Unerased).
     pub erase_timeout: Duration,
 }
@@ -120,18 +131,18 @@ impl Sqlite {
     /// Opens the file with options.
     pub async fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Sqlite, OpenError> {
         let path = path.as_ref().to_owned();
-        // Opening waits for the disk; a runtime thread must not.
+        // Opening blocks on the disk, so it must not run on a runtime thread.
         blocking(move || Sqlite::open_blocking(&path, options, Purpose::Use)).await
     }
 
-    /// Opens the file to [copy](crate::store::copy) what is in it, or to copy something into it:
-    /// also one that serves no more, or not yet.
+    /// Opens the file as the source or target of a [copy](crate::store::copy), even if it is out of
+    /// use.
     pub async fn open_to_copy(path: impl AsRef<Path>) -> Result<Sqlite, OpenError> {
         let path = path.as_ref().to_owned();
         blocking(move || Sqlite::open_blocking(&path, Options::default(), Purpose::Copy)).await
     }
 
-    /// What the store can say about itself, for metrics. Asks neither thread nor disk.
+    /// Counters and gauges of the store, for metrics. Accesses neither the writer nor the disk.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -153,16 +164,16 @@ impl Sqlite {
         }
     }
 
-    /// Whether the file was an older state of the store when it was opened: a backup that was
-    /// restored, or an older copy that was put in its place. Everything done since that state is
-    /// forgotten. An alarm, also in the log.
+    /// Whether the file was an older state of the store when it was opened: a restored backup, or
+    /// an older copy in its place. Everything done since that state is lost. An alarm, also in the
+    /// log.
     pub fn restored(&self) -> Option<Restored> {
         self.restored
     }
 
-    /// Copies the store, while it is in use, into a new file that can be opened as a store. What
-    /// was acknowledged before this was called is in it. Nothing is overwritten; a backup that
-    /// fails leaves nothing behind.
+    /// Copies the store, while it is in use, into a new file that can be opened as a store. The
+    /// copy contains every write that was acknowledged before this call. Nothing is overwritten; a
+    /// failed backup leaves no file behind.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -174,8 +185,8 @@ impl Sqlite {
     /// # Ok(()) }
     /// ```
     ///
-    /// One that is dropped is given up. The writer waits for the disk of the copy: one that hangs,
-    /// hangs the store.
+    /// Dropping the future gives the backup up. The writer waits for the disk of the copy: if that
+    /// disk hangs, so does the store.
     pub async fn backup(&self, to: impl AsRef<Path>) -> Result<Copied, BackupError> {
         let to = to.as_ref().to_owned();
         let begun = to.clone();
@@ -215,7 +226,7 @@ impl Sqlite {
                 copied_at,
                 "ALARM: the store goes on from an older state of itself; whatever was done since is forgotten, and keys of that time may run again"
             );
-            // From now on it is the store.
+            // The alarm was raised, so from now on this file is the store and no copy.
             writer_state.meta.copied = Timestamp::ZERO;
             writer_state
                 .meta
@@ -250,10 +261,9 @@ impl Sqlite {
         })
     }
 
-    /// Reads records without the writer, unless one of them is on its way from one place to
-    /// another.
+    /// Reads records without the writer, unless one of them is being moved to another row.
     async fn read(&self, ids: Vec<RecordId>) -> Result<Reading, StoreError> {
-        // While there is no file to be read, the writer is the one who opens it again.
+        // While the file is closed, ask the writer, which reopens it.
         let Ok(index) = self.shared.index() else {
             return self.read_in_order(ids).await;
         };
@@ -274,13 +284,13 @@ impl Sqlite {
         }
     }
 
-    /// Reads records among the writes.
+    /// Reads records through the writer, in order with the writes.
     fn read_in_order(&self, ids: Vec<RecordId>) -> Reply<'_, Reading> {
         self.writer
             .write(size_of_val(&*ids), move |transaction| transaction.get(&ids))
     }
 
-    /// What takes no look into the file: nothing, and what is running.
+    /// The records that the index alone can answer: absent ones, and running ones.
     fn in_memory(&self, found: Vec<(RecordId, Found)>) -> Reading {
         let now = self.shared.clock.now();
         let record = |found| match found {
@@ -296,8 +306,8 @@ impl Sqlite {
         }
     }
 
-    /// A claim for a record that is there: whoever only wants to hear that need not wait for the
-    /// writer.
+    /// The record, if a new claim would find one. So a caller with a duplicate does not wait for
+    /// the writer.
     async fn seen(&self, put: &Put) -> Result<Option<Seen>, StoreError> {
         let is_there = self
             .shared
@@ -420,7 +430,7 @@ impl Store for Sqlite {
     }
 
     fn note(&self, note: Note) -> Reply<'_, LogEntry> {
-        // A bounded text; the rest is nothing to speak of.
+        // The reason has a maximum length; the rest is negligible.
         self.writer
             .write(REASON_BYTES_MAX, move |transaction| transaction.note(note))
     }

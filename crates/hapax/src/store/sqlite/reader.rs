@@ -1,8 +1,8 @@
-//! Reading: threads with connections of their own.
+//! Reading: threads with their own connections.
 
 use std::sync::Arc;
 
-use hapax_core::record::{Head, State};
+use hapax_core::record::{Head, StateFilter};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{ListQuery, Reading, StoreError};
 use hapax_core::time::Timestamp;
@@ -14,10 +14,9 @@ use super::shared::{READERS, Shared, shut};
 use crate::store::sqlite_kit::error::store_error;
 use crate::store::sqlite_kit::{Question, Readers};
 
-/// Rows that a listing looks at before it lets others read.
+/// Rows that a listing reads before it lets other reads go first.
 const LIST_ROWS: usize = 1024;
-/// How often a record may move away from under a listing: far more often than a commit takes to
-/// become known.
+/// How often a listing retries a record that moves. A commit reaches the index in far fewer tries.
 const MOVES_MAX: usize = 100_000;
 
 pub(super) fn start(shared: &Arc<Shared>) -> Result<Readers, OpenError> {
@@ -31,15 +30,15 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<Readers, OpenError> {
     Readers::start(&shared.path, (0..READERS).map(reader))
 }
 
-/// Reads records by what the index knew of them. `None` if a row was not where the index had it:
-/// then the record is on its way from one place to another, and only the writer can tell.
+/// Reads records by their index entries. `None` if a row was not where the index had it: then the
+/// record is being moved, and only the writer can find it.
 pub(super) fn get(
     rows: Rows<'_>,
     found: Vec<(RecordId, Found)>,
     now: impl FnOnce() -> Timestamp,
 ) -> Result<Option<Reading>, StoreError> {
-    // One snapshot for all of them, begun after the index was asked: what the index knows is
-    // durable, so the snapshot has it.
+    // One snapshot for all of them, taken after the index was read: index entries are durable, so
+    // the snapshot contains their rows.
     let _snapshot = rows
         .connection
         .unchecked_transaction()
@@ -59,14 +58,14 @@ pub(super) fn get(
     }))
 }
 
-/// A part of a listing, and where to go on from.
+/// A part of a listing, and the prefix from which to continue.
 pub(super) struct Part {
     pub(super) heads: Vec<Head>,
     pub(super) next: Option<u64>,
 }
 
-/// Heads in the order of their ids, from a prefix on: as many as are asked for, or fewer if that
-/// would take long.
+/// Heads in the order of their ids, from a prefix on: as many as requested, or fewer if that would
+/// take long.
 pub(super) fn list(
     rows: Rows<'_>,
     index: &Index,
@@ -85,7 +84,7 @@ pub(super) fn list(
     {
         let (entries, next) = index.page(from);
         part.next = next;
-        // Ids that begin alike are in no order among themselves; they go together.
+        // Entries with the same prefix are in no order, so they are read together.
         for alike in entries.chunk_by(|a, b| a.prefix == b.prefix) {
             if part.heads.len() >= query.limit || seen >= LIST_ROWS {
                 part.next = Some(alike[0].prefix);
@@ -100,8 +99,7 @@ pub(super) fn list(
     Ok(part)
 }
 
-/// Looks at where the records are until they are all there: some may be on their way from one place
-/// to another.
+/// Reads the records of one prefix, and retries until none of them is being moved.
 fn read_alike(
     rows: Rows<'_>,
     index: &Index,
@@ -142,7 +140,7 @@ fn try_alike(
         };
         let head = (*stored.head).clone().at(now);
         let is_asked_for = query.after.is_none_or(|after| head.id > after)
-            && query.state.is_none_or(|word| head.state.is_called(word));
+            && query.state.is_none_or(|filter| filter.matches(head.state));
         if is_asked_for {
             heads.push(head);
         }
@@ -151,12 +149,16 @@ fn try_alike(
     Ok(Some(heads))
 }
 
-/// Whether a record in this place can be in this state: what is running or unknown is where no time
-/// removes it.
-fn may_be(state: Option<&str>, entry: &Entry) -> bool {
+/// Whether a record in this row can be in this state: running and unknown records are in the open
+/// queue.
+fn may_be(state: Option<StateFilter>, entry: &Entry) -> bool {
     match state {
-        Some("running" | "unknown" | State::OPEN) => entry.row_number.is_open(),
-        Some("completed" | "failed" | "retryable") => !entry.row_number.is_open(),
-        _ => true,
+        Some(StateFilter::Running | StateFilter::Unknown | StateFilter::Open) => {
+            entry.row_number.is_open()
+        }
+        Some(StateFilter::Completed | StateFilter::Failed | StateFilter::Retryable) => {
+            !entry.row_number.is_open()
+        }
+        Some(StateFilter::Expired) | None => true,
     }
 }

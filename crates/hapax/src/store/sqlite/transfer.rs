@@ -1,4 +1,4 @@
-//! Moving everything in the file into another store, or everything in another into the file.
+//! Copies everything from the file into another store, or the reverse.
 
 use hapax_core::audit::{LogEntry, LogQuery, PAGE_MAX};
 use hapax_core::record::{Head, Record};
@@ -29,9 +29,9 @@ impl Transfer for Sqlite {
             .ask(move |connection| survey(connection, &*index?, shared.clock.now()))
     }
 
-    /// The owner of the file is alone with it, so that no lease can be live.
+    /// This process owns the file alone, so no lease can be live.
     fn leave(&self, copy: Passage) -> Reply<'_, Left> {
-        let left = self.turn(Turn::Leave(copy));
+        let left = self.turn(StandingChange::Leave(copy));
         Box::pin(async {
             if left.await? {
                 Ok(Left::Left)
@@ -59,15 +59,15 @@ impl Transfer for Sqlite {
     }
 
     fn moved(&self, copy: CopyId) -> Reply<'_, ()> {
-        in_turn(self.turn(Turn::Moved(copy)))
+        in_turn(self.turn(StandingChange::Moved(copy)))
     }
 
     fn give_up(&self) -> Reply<'_, ()> {
-        in_turn(self.turn(Turn::GiveUp))
+        in_turn(self.turn(StandingChange::GiveUp))
     }
 
     fn arrive(&self, copy: Passage, account: Account) -> Reply<'_, bool> {
-        self.turn(Turn::Arrive(copy, account))
+        self.turn(StandingChange::Arrive(copy, account))
     }
 
     fn import(&self, copy: CopyId, shipment: Shipment) -> Reply<'_, ()> {
@@ -78,14 +78,14 @@ impl Transfer for Sqlite {
     }
 
     fn settle_in(&self, copy: CopyId, account: Account) -> Reply<'_, ()> {
-        in_turn(self.turn(Turn::SettleIn(copy, account)))
+        in_turn(self.turn(StandingChange::SettleIn(copy, account)))
     }
 }
 
 impl Sqlite {
-    fn turn(&self, turn: Turn) -> Reply<'_, bool> {
+    fn turn(&self, turn: StandingChange) -> Reply<'_, bool> {
         self.writer
-            .ask(|reply| Command::Turn(Box::new(turn), reply))
+            .ask(|reply| Command::StandingChange(Box::new(turn), reply))
     }
 }
 
@@ -99,7 +99,7 @@ fn in_turn(turned: Reply<'_, bool>) -> Reply<'_, ()> {
     })
 }
 
-/// What has come, ready to be written: answers are encoded and sealed by whoever brings them.
+/// A shipment ready to be written. The caller's task has encoded and sealed the answers.
 pub(super) struct Arrived {
     pub(super) copy: CopyId,
     pub(super) records: Vec<(Head, Option<Sealed>)>,
@@ -126,7 +126,7 @@ impl Arrived {
         }
     }
 
-    /// Roughly how much memory it takes.
+    /// Its approximate size in memory.
     pub(super) fn bytes(&self) -> usize {
         let answers: usize = self
             .records
@@ -138,8 +138,8 @@ impl Arrived {
     }
 }
 
-/// A change of where the store stands.
-pub(super) enum Turn {
+/// A change of the store's standing.
+pub(super) enum StandingChange {
     Leave(Passage),
     Moved(CopyId),
     GiveUp,
@@ -147,22 +147,22 @@ pub(super) enum Turn {
     SettleIn(CopyId, Account),
 }
 
-/// What became of it.
+/// The result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turned {
-    /// It is not the store's turn; nothing was changed.
+pub(super) enum StandingResult {
+    /// The current standing does not allow the change; nothing was changed.
     Refused,
     Done,
-    /// Everything in the file is gone.
+    /// The change emptied the file.
     Cleared,
 }
 
-/// Changes where the store stands, in one transaction.
+/// Changes the store's standing, in one transaction.
 pub(super) fn turn(
     connection: &Connection,
     incarnation: i64,
-    turn: &Turn,
-) -> Result<Turned, Failure> {
+    turn: &StandingChange,
+) -> Result<StandingResult, Failure> {
     let transaction = connection.unchecked_transaction()?;
     let (mut meta, standing) = (Meta::read(connection)?, standing(connection)?);
     if meta.incarnation != incarnation {
@@ -172,8 +172,8 @@ pub(super) fn turn(
         .into());
     }
     let is_clearing = match turn {
-        Turn::Arrive(_, account) => {
-            // Nothing that counts depends on how many are running.
+        StandingChange::Arrive(_, account) => {
+            // The number of running records is not needed here, so an empty index is enough.
             let here = survey(connection, &Index::default(), meta.clock)?;
             let records = connection
                 .query_row("SELECT count(*) FROM heads", [], |row| row.get::<_, i64>(0))?;
@@ -183,55 +183,58 @@ pub(super) fn turn(
             })
             .is_outlived(&account.secret)
             {
-                return Ok(Turned::Refused);
+                return Ok(StandingResult::Refused);
             }
             true
         }
-        Turn::GiveUp => matches!(standing, Standing::Arriving(..)),
+        StandingChange::GiveUp => matches!(standing, Standing::Arriving(..)),
         _ => false,
     };
     let Some(next) = next(turn, standing) else {
-        return Ok(Turned::Refused);
+        return Ok(StandingResult::Refused);
     };
     if is_clearing {
         clear(connection)?;
     }
     match turn {
-        Turn::Arrive(_, account) => {
+        StandingChange::Arrive(_, account) => {
             meta.secret = account.secret;
             meta.set_lives_since(connection, account.lives_since)?;
         }
-        Turn::SettleIn(_, account) => take_over(connection, &mut meta, *account)?,
-        Turn::Leave(_) | Turn::Moved(_) | Turn::GiveUp => {}
+        StandingChange::SettleIn(_, account) => take_over(connection, &mut meta, *account)?,
+        StandingChange::Leave(_) | StandingChange::Moved(_) | StandingChange::GiveUp => {}
     }
     meta.write(connection)?;
     stand(connection, &next)?;
     transaction.commit()?;
     Ok(if is_clearing {
-        Turned::Cleared
+        StandingResult::Cleared
     } else {
-        Turned::Done
+        StandingResult::Done
     })
 }
 
-/// Where the store stands after a turn; `None` if it is not its turn.
-fn next(turn: &Turn, standing: Standing) -> Option<Standing> {
+/// The store's standing after a change; `None` if the current one does not allow it.
+fn next(turn: &StandingChange, standing: Standing) -> Option<Standing> {
     match (turn, standing) {
-        (Turn::Leave(passage), Standing::Live | Standing::Leaving(_)) => {
+        (StandingChange::Leave(passage), Standing::Live | Standing::Leaving(_)) => {
             Some(Standing::Leaving(passage.clone()))
         }
-        (Turn::Moved(copy), Standing::Leaving(passage) | Standing::Moved(passage))
+        (StandingChange::Moved(copy), Standing::Leaving(passage) | Standing::Moved(passage))
             if passage.copy == *copy =>
         {
             Some(Standing::Moved(passage))
         }
-        (Turn::GiveUp, Standing::Live | Standing::Leaving(_) | Standing::Arriving(..)) => {
-            Some(Standing::Live)
-        }
-        (Turn::Arrive(passage, _), _) => {
+        (
+            StandingChange::GiveUp,
+            Standing::Live | Standing::Leaving(_) | Standing::Arriving(..),
+        ) => Some(Standing::Live),
+        (StandingChange::Arrive(passage, _), _) => {
             Some(Standing::Arriving(passage.clone(), Position::default()))
         }
-        (Turn::SettleIn(copy, _), Standing::Arriving(passage, _)) if passage.copy == *copy => {
+        (StandingChange::SettleIn(copy, _), Standing::Arriving(passage, _))
+            if passage.copy == *copy =>
+        {
             Some(Standing::Live)
         }
         _ => None,
@@ -246,8 +249,8 @@ fn take_over(connection: &Connection, meta: &mut Meta, account: Account) -> rusq
     Ok(())
 }
 
-/// Everything goes, but what fingerprints cover, which others in this process know by number, and
-/// what a fence must stay above.
+/// Removes all records, answers and audit log entries. Keeps the policies, whose numbers this
+/// process has cached, the known principals, and the floor.
 fn clear(connection: &Connection) -> rusqlite::Result<()> {
     seal::erase_all(connection)?;
     connection.execute_batch(
@@ -256,7 +259,7 @@ fn clear(connection: &Connection) -> rusqlite::Result<()> {
     )
 }
 
-/// Where the store stands.
+/// The store's standing.
 pub(super) fn standing(connection: &Connection) -> Result<Standing, StoreError> {
     let damaged = || StoreError::corrupt("where the store stands is not as it was written");
     let read = |row: &Row<'_>| {
@@ -318,13 +321,13 @@ fn checksum(word: &str, passage: &Passage, position: Position) -> u32 {
         passage.other.as_bytes(),
     ] {
         sum.update(text);
-        // In no text: the parts cannot run into each other.
+        // A byte that occurs in no text, to separate the parts.
         sum.update(&[0xff]);
     }
     sum.finalize()
 }
 
-/// Nothing comes into a store that is not waiting for it.
+/// Refuses an import unless the store is arriving under this copy.
 pub(super) fn expect_arriving(connection: &Connection, copy: CopyId) -> Result<(), StoreError> {
     match standing(connection)? {
         Standing::Arriving(passage, _) if passage.copy == copy => Ok(()),
@@ -332,7 +335,7 @@ pub(super) fn expect_arriving(connection: &Connection, copy: CopyId) -> Result<(
     }
 }
 
-/// Notes up to where everything has come.
+/// Saves the position up to which everything was imported.
 pub(super) fn go_on(
     connection: &Connection,
     position: Position,
@@ -366,8 +369,7 @@ fn survey(connection: &Connection, index: &Index, now: Timestamp) -> Result<Surv
     })
 }
 
-/// A page of records as they are stored. Nobody else uses the file, so that none of them moves
-/// meanwhile.
+/// A page of records as stored. Nothing else uses the file, so no record moves meanwhile.
 fn export(
     rows: Rows<'_>,
     index: &Index,
@@ -380,7 +382,7 @@ fn export(
     while let Some(from) = next {
         let (entries, later) = index.page(from);
         next = later;
-        // Ids that begin alike are in no order among themselves; they go together.
+        // Entries with the same prefix are in no order, so they are sorted together.
         for alike in entries.chunk_by(|a, b| a.prefix == b.prefix) {
             let mut found = alike
                 .iter()
@@ -403,8 +405,7 @@ fn export(
     Ok(records)
 }
 
-/// The record in this place, as it goes over. What cannot be read is named: it is what stops the
-/// copy.
+/// The whole record in a row. An error names the record, because it stops the copy.
 fn whole(rows: Rows<'_>, entry: Entry, now: Timestamp) -> Result<Record, StoreError> {
     let begins = || format!("{:016x}…", entry.prefix);
     let stored = rows

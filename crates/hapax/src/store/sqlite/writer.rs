@@ -1,5 +1,4 @@
-//! Writing: one thread, and a commit for whatever has gathered while the last one was on its way to
-//! the disk.
+//! Writing: one thread, with one commit for all commands that arrived during the previous commit.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,58 +16,57 @@ use super::owner::Owner;
 use super::seal::Sealed;
 use super::shared::Shared;
 use super::transaction::WriteTransaction;
-use super::transfer::Turn;
+use super::transfer::StandingChange;
 use super::writer_loop::WriterLoop;
 use super::writer_state::WriterState;
 use super::{OpenError, backup};
 use crate::store::sqlite_kit::{Thread, answered, reply_after_commit};
 
-/// Commands that may wait; further ones are refused, which a caller sees as a store that is
-/// unavailable.
+/// Commands that may wait. Further ones are refused, which a caller sees as an unavailable store.
 const QUEUE_MAX: usize = 4096;
-/// Commands in one commit: bounds how long the first of them waits for the last.
+/// Commands in one commit. Bounds how long the first of them waits for the last.
 const BATCH_MAX: usize = 256;
-/// Bytes in one commit, for the same reason: a command more may go over it.
+/// Bytes in one commit, for the same reason. The last command may exceed it.
 const BATCH_BYTES_MAX: usize = 4 << 20;
-/// What a command takes besides the answer in it.
+/// The size of a command without its answer.
 const COMMAND_BYTES: usize = 1024;
 
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// What is done in a transaction, or what to do if there is none.
+/// Runs in a transaction, or handles the error if there is none.
 pub(super) type Work =
     Box<dyn FnOnce(Result<&mut WriteTransaction<'_>, StoreError>) -> Finish + Send>;
-/// What is done once the commit is known to have succeeded, or why it has not.
+/// Runs after the commit, with the error if it failed.
 pub(super) type Finish = Box<dyn FnOnce(Option<StoreError>) -> Option<Forgotten>>;
 
 pub(super) enum Command {
     Write { work: Work, bytes: usize },
     Backup(PathBuf, Answer<backup::Copied>),
-    Turn(Box<Turn>, Answer<bool>),
+    StandingChange(Box<StandingChange>, Answer<bool>),
     ResetLog,
 }
 
 impl Command {
-    /// Roughly how much memory it holds while it waits.
+    /// The approximate memory that it holds while it waits.
     fn bytes(&self) -> usize {
         let content = match self {
             Command::Write { bytes, .. } => *bytes,
-            Command::Backup(..) | Command::Turn(..) | Command::ResetLog => 0,
+            Command::Backup(..) | Command::StandingChange(..) | Command::ResetLog => 0,
         };
         COMMAND_BYTES + content
     }
 }
 
-/// The writing thread.
+/// A handle to the writer thread.
 pub(super) struct Writer {
     commands: SyncSender<Command>,
     shared: Arc<Shared>,
     queue_bytes_max: usize,
-    // Dropped after the sender, without which it ends.
+    // Dropped after the sender, without which the thread ends.
     _thread: Thread,
 }
 
-/// What a writer begins with.
+/// The initial state of a writer.
 pub(super) struct Start {
     pub(super) connection: Connection,
     pub(super) writer_state: WriterState,
@@ -91,7 +89,7 @@ impl Writer {
         } = start;
         let inside = shared.clone();
         let work = move || {
-            // Held until the last write is done, and released only then.
+            // Holds the lock until the last write is done.
             let _owner = owner;
             let mut writer_loop = WriterLoop::new(
                 inside.clone(),
@@ -121,7 +119,7 @@ impl Writer {
         self.commands.clone()
     }
 
-    /// Has something done in a transaction. `bytes` is how much memory it holds while it waits.
+    /// Runs `work` in a transaction. `bytes` is the memory that it holds while it waits.
     pub(super) fn write<T, F>(&self, bytes: usize, work: F) -> Reply<'_, T>
     where
         T: Send + 'static,
@@ -133,19 +131,19 @@ impl Writer {
         })
     }
 
-    /// Has a record written. The answer is encoded and sealed by whoever asks: they are many, and
-    /// the writer is one.
+    /// Writes a record. The answer is encoded and sealed here, on the caller's task, because there
+    /// is only one writer.
     pub(super) fn put(&self, put: Put) -> Reply<'_, Written> {
         let mut answer = put
             .change
             .answer()
             .map(|answer| Sealed::new(&answer.encode(&put.id)));
-        // Twice: as it is, and encoded.
+        // Counted twice: the original, and the encoded one.
         let bytes = answer.as_ref().map_or(0, |answer| answer.len() * 2);
         let mut work = move |reply: Answer<Written>,
                              transaction: Result<&mut WriteTransaction<'_>, StoreError>|
               -> Finish {
-            // A caller who gave up is not surprised by a write it no longer expects.
+            // If the caller has given up, do not make a write that it no longer expects.
             if reply.is_closed() {
                 return Box::new(|_| None);
             }
@@ -173,8 +171,8 @@ impl Writer {
         })
     }
 
-    /// Puts a command into the queue, unless too much is waiting: callers learn at once what a
-    /// queue would only tell them later.
+    /// Puts a command into the queue. Refused at once if too much is waiting, so that callers fail
+    /// early rather than after waiting.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         command: impl FnOnce(Answer<T>) -> Command,
@@ -184,7 +182,8 @@ impl Writer {
         let counters = &self.shared.counters;
         let bytes = command.bytes() as u64;
         let waiting = counters.queue_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // One is always let in: a single answer larger than the whole queue must be written too.
+        // One command is always accepted: a single answer larger than the whole queue must be
+        // written too.
         if waiting > 0 && waiting + bytes > self.queue_bytes_max as u64 {
             counters.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
             counters.refused.fetch_add(1, Ordering::Relaxed);
@@ -203,7 +202,7 @@ impl Writer {
     }
 }
 
-/// Sends a result that is good only if the commit is.
+/// Sends a result after the commit, or the commit's error.
 fn finish<T: 'static>(reply: Answer<T>, result: Result<T, StoreError>) -> Finish {
     let send = reply_after_commit(reply, result);
     Box::new(move |failure| {
@@ -212,15 +211,15 @@ fn finish<T: 'static>(reply: Answer<T>, result: Result<T, StoreError>) -> Finish
     })
 }
 
-/// What is waiting for the writer.
+/// The commands waiting for the writer.
 pub(super) struct Queue {
     commands: Receiver<Command>,
     shared: Arc<Shared>,
 }
 
 impl Queue {
-    /// The next batch: one command as soon as there is one, and with it all that are there already.
-    /// An empty one when patience ends. `None` when nobody can ask any more.
+    /// The next batch: waits for one command, and adds all that have arrived. Empty after
+    /// `wait_max`. `None` when the queue is closed.
     pub(super) fn gather(&self, wait_max: Option<Duration>) -> Option<Vec<Command>> {
         let mut batch = Vec::new();
         let first = match wait_max {
@@ -238,7 +237,7 @@ impl Queue {
         while batch.len() < BATCH_MAX && bytes < BATCH_BYTES_MAX {
             match self.commands.try_recv() {
                 Ok(command) => bytes += self.taken(&mut batch, command),
-                // Should nobody be left to ask, the next call says so.
+                // If the queue is closed, the next call returns `None`.
                 Err(_) => break,
             }
         }

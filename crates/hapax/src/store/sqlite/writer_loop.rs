@@ -1,5 +1,5 @@
-//! The writer loop: carries out batches, looks after the log and the file's size, and opens the
-//! file anew when the disk failed.
+//! The writer loop: runs batches, takes care of the log and the file's size, and reopens the file
+//! after a disk error.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,24 +14,23 @@ use super::log::{self, Progress, Wake};
 use super::schema::Meta;
 use super::shared::{Connections, Shared, shut};
 use super::transaction::{Failure, WriteTransaction};
-use super::transfer::{Turn, Turned};
+use super::transfer::{StandingChange, StandingResult};
 use super::writer::{Answer, Command, Finish, Queue, Work};
 use super::writer_state::WriterState;
 use super::{backup, repair, transfer};
 use crate::backoff::Backoff;
 use crate::store::sqlite_kit::error::{is_suspect, store_error};
 
-/// Pages given back to the file system at a time: when nobody waits, and between two batches.
+/// Pages given back to the file system at a time: when idle, and between two batches.
 const SHRINK_PAGES_IDLE: u32 = 2048;
 const SHRINK_PAGES_BUSY: u32 = 64;
-/// Free pages that are always kept for what comes next, and the part of the file that may be free:
-/// a quarter.
+/// Free pages that are always kept for reuse, and the part of the file that may be free: a quarter.
 const FREE_PAGES_MIN: i64 = 4096;
 const FREE_PART: i64 = 4;
-/// How often to look at the log: so often that it cannot grow past its bound between two looks,
-/// however large the batches are.
+/// Batches between two checks of the log's length: few enough that the log cannot exceed its limit
+/// in between, however large they are.
 const LOOK_BATCHES: u32 = 4;
-/// Between two tries to open the file again.
+/// The pauses between tries to reopen the file.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -41,24 +40,24 @@ pub(super) struct WriterLoop {
     state: State,
     /// Whether the file has more free pages than it should.
     is_shrinking: bool,
-    /// Batches since the log was last looked at.
+    /// Batches since the log's length was last checked.
     unlooked: u32,
-    /// What has been forgotten, and who waits for it to be erased.
+    /// Forgotten answers that are not erased yet, and the callers that wait for that.
     erasures: Erasures,
-    /// How long to wait before the file is opened again, should it fail now: longer each time,
-    /// until something was written.
+    /// The pause before the file is reopened after an error. It grows each time, until a write
+    /// succeeds.
     pause: Backoff,
 }
 
 enum State {
     Open(Box<Open>),
-    /// The disk failed: until the file was opened and read again, nothing that memory says about it
-    /// counts.
+    /// The disk failed: until the file was reopened and loaded again, nothing in memory about it is
+    /// valid.
     Broken(Broken),
 }
 
 struct Open {
-    /// Shared only with a backup that goes on while batches are written.
+    /// Shared only with a backup, which runs while batches are written.
     connection: Rc<Connection>,
     writer_state: WriterState,
 }
@@ -91,8 +90,7 @@ impl WriterLoop {
         }
     }
 
-    /// How long to wait for somebody to ask for something, before there is something to do without
-    /// that. `None`: for ever.
+    /// How long to wait for commands before other work is due; `None` for ever.
     pub(super) fn wait_max(&self) -> Option<Duration> {
         let wait_max = match &self.state {
             State::Open(_) => self.is_shrinking.then_some(Duration::ZERO),
@@ -103,9 +101,9 @@ impl WriterLoop {
         wait_max.into_iter().chain(self.erasures.wait_max()).min()
     }
 
-    /// Carries out one batch, then whatever housekeeping there is.
+    /// Runs one batch, and then the housekeeping.
     pub(super) fn work(&mut self, batch: Vec<Command>, queue: &Queue) {
-        let mut chores = Chores::default();
+        let mut chores = OtherCommands::default();
         let is_idle = batch.is_empty();
         let batch: Vec<_> = batch
             .into_iter()
@@ -142,7 +140,7 @@ impl WriterLoop {
         }
     }
 
-    /// Carries out a batch in one transaction, and answers nobody before it is durable.
+    /// Runs a batch in one transaction, and answers the callers only after the commit.
     fn commit(&mut self, batch: Vec<Work>) {
         let begun = Instant::now();
         let mut finishes = Vec::with_capacity(batch.len());
@@ -191,7 +189,7 @@ impl WriterLoop {
         }
     }
 
-    /// The disk failed: what we have open and what we remember of it is given up.
+    /// Handles a disk error: gives up the connections and the state in memory.
     fn fail(&mut self, error: StoreError) {
         let reason = describe(&error);
         tracing::error!(
@@ -199,7 +197,7 @@ impl WriterLoop {
             "the store file failed; it is closed, and opened and read again before anything is served from it"
         );
         self.shared.counters.failing(reason);
-        // The gate is shut before anybody can read what may not be on the disk.
+        // Shut the gate before a reader can see data that may not be on the disk.
         self.shared.shut();
         self.state = State::Broken(Broken {
             error,
@@ -207,7 +205,7 @@ impl WriterLoop {
         });
     }
 
-    /// What the copying of the log met with.
+    /// Handles an error that the copying thread has met.
     fn look_for_trouble(&mut self) {
         let suspect = self.wake.suspect.lock().take();
         if let Some(error) = suspect
@@ -258,7 +256,7 @@ impl WriterLoop {
         }));
     }
 
-    /// Between two batches: the log is kept short, and the file no larger than it must be.
+    /// Housekeeping between two batches: keeps the log short, and the file small.
     fn keep_house(&mut self, reset_log: bool, shrink_pages: Option<u32>) {
         let State::Open(open) = &self.state else {
             return;
@@ -272,7 +270,7 @@ impl WriterLoop {
             if is_suspect(&error) {
                 self.fail(store_error(error));
             } else {
-                // A full disk, or somebody else's lock: the next time will do.
+                // A full disk, or another program's lock: try again the next time.
                 self.is_shrinking = false;
                 tracing::debug!(%error, "housekeeping of the store file was put off");
             }
@@ -300,7 +298,7 @@ impl WriterLoop {
         Ok(())
     }
 
-    /// Gives free pages back, and looks whether there are too many. Only a sweep makes them.
+    /// Gives free pages back, and checks whether there are too many. Only a sweep frees pages.
     fn keep_size(&mut self, connection: &Connection, pages: u32) -> rusqlite::Result<()> {
         if self.is_shrinking {
             connection.execute_batch(&format!("PRAGMA incremental_vacuum({pages})"))?;
@@ -336,13 +334,13 @@ impl WriterLoop {
             {
                 self.work_during_backup(batch);
             }
-            // Nobody may want it any more.
+            // Stop if the caller has gone.
             matches!(self.state, State::Open(_)) && !reply.is_closed()
         })
     }
 
-    /// Changes where the store stands. What is known of a file that was emptied is read anew.
-    fn turn(&mut self, turn: &Turn) -> Result<bool, StoreError> {
+    /// Changes the store's standing. If that emptied the file, its state is loaded again.
+    fn turn(&mut self, turn: &StandingChange) -> Result<bool, StoreError> {
         let State::Open(open) = &mut self.state else {
             return Err(shut());
         };
@@ -357,10 +355,10 @@ impl WriterLoop {
         })
     }
 
-    /// One batch between two steps of a backup. Should the file fail, it is not opened again before
-    /// the backup has let go of it.
+    /// Runs one batch between two steps of a backup. After a disk error, the file is not reopened
+    /// before the backup has released it.
     fn work_during_backup(&mut self, batch: Vec<Command>) {
-        let mut chores = Chores::default();
+        let mut chores = OtherCommands::default();
         let batch: Vec<_> = batch
             .into_iter()
             .filter_map(|command| chores.take(command))
@@ -383,8 +381,7 @@ impl WriterLoop {
         self.keep_house(chores.reset_log, None);
     }
 
-    /// The end of a process that ends in order: the log goes into the file, which then stands
-    /// alone.
+    /// Ends in an orderly way: copies the log into the file, which is then complete without it.
     pub(super) fn close(self) {
         self.shared.shut();
         if let State::Open(open) = self.state
@@ -397,21 +394,21 @@ impl WriterLoop {
     }
 }
 
-/// What a batch asks for besides writes.
+/// The requests in a batch other than writes.
 #[derive(Default)]
-struct Chores {
+struct OtherCommands {
     reset_log: bool,
     backups: Vec<(std::path::PathBuf, Answer<backup::Copied>)>,
-    turns: Vec<(Box<Turn>, Answer<bool>)>,
+    turns: Vec<(Box<StandingChange>, Answer<bool>)>,
 }
 
-impl Chores {
+impl OtherCommands {
     fn take(&mut self, command: Command) -> Option<Work> {
         match command {
             Command::Write { work, .. } => return Some(work),
             Command::ResetLog => self.reset_log = true,
             Command::Backup(path, reply) => self.backups.push((path, reply)),
-            Command::Turn(turn, reply) => self.turns.push((turn, reply)),
+            Command::StandingChange(turn, reply) => self.turns.push((turn, reply)),
         }
         None
     }
@@ -446,20 +443,20 @@ impl Open {
         transaction.commit()
     }
 
-    fn turn(&mut self, shared: &Shared, turn: &Turn) -> Result<bool, Failure> {
+    fn turn(&mut self, shared: &Shared, turn: &StandingChange) -> Result<bool, Failure> {
         let turned = transfer::turn(&self.connection, shared.incarnation, turn)?;
-        if let Turned::Cleared = turned {
+        if let StandingResult::Cleared = turned {
             self.writer_state =
                 WriterState::load(&self.connection, &shared.policies, shared.leases())?;
             shared.index_anew(self.writer_state.index.clone());
         } else {
             self.writer_state.meta = Meta::read(&self.connection)?;
         }
-        Ok(turned != Turned::Refused)
+        Ok(turned != StandingResult::Refused)
     }
 }
 
-/// Nothing is durable in a file that nobody will find again.
+/// Checks that the file is still in its place: writes to a removed file are not durable.
 fn in_place(shared: &Shared) -> Result<(), Failure> {
     if shared.is_in_place() {
         return Ok(());
@@ -475,7 +472,7 @@ fn refuse(work: Work) -> Finish {
     work(Err(StoreError::unavailable("the write was not begun")))
 }
 
-/// An error and what caused it, in one line.
+/// An error and its causes, in one line.
 fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -486,7 +483,7 @@ fn describe(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A cause that is only a text.
+/// An error cause that is only a text.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Cause(String);

@@ -1,16 +1,15 @@
-//! What has joined is as much a witness of the past as what the store has written itself.
+//! Joined records prove that a database was set back, just as records that the store wrote itself.
 
 use std::sync::Arc;
 
-use hapax::{Answer, Failure, Hapax, Key, Mode, Operation, Policy};
+use hapax::{Answer, BoxError, Hapax, Mode, Operation, Policy};
 use hapax_core::Condition;
 
 use super::{HOUR, Shop, claim};
 use crate::lanes::until_served;
 use crate::place;
 
-/// A database that has the claims and lacks the joins has been set back, and is without their
-/// effects.
+/// A database that has the claims but not the joins was set back, and has lost their effects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_goes_on_without_a_join_is_noticed() {
     let Some((server, url)) = place::prepared().await else {
@@ -33,9 +32,9 @@ async fn a_database_that_goes_on_without_a_join_is_noticed() {
         let url = url.clone();
         let work = async move |operation: Operation| {
             way.order(&url, &operation).await;
-            Ok::<_, Failure>(bytes::Bytes::from_static(b"ordered"))
+            Ok::<_, BoxError>(bytes::Bytes::from_static(b"ordered"))
         };
-        once.run(Key::new(format!("{way:?}")).expect("a key"), "a book", work)
+        once.run(format!("{way:?}"), "a book", work)
             .await
             .expect("an order");
     }
@@ -54,7 +53,7 @@ async fn a_database_that_goes_on_without_a_join_is_noticed() {
     );
 }
 
-/// How work joins: the engine learns of it from the work, or finds it in the store.
+/// The ways in which work joins: the engine learns of it from the work, or finds it in the store.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Finish,

@@ -10,14 +10,14 @@ use crate::config::Pattern;
 /// The longest name of a route.
 const NAME_MAX: usize = 64;
 
-/// A route and the reasons for what it says.
+/// A route, with the reasons for its settings.
 pub(super) struct Proposed {
     method: Method,
     path: String,
     name: Option<String>,
     reasons: Vec<String>,
     settings: Vec<(&'static str, String)>,
-    /// An earlier one takes its requests already.
+    /// An earlier route matches all its requests.
     is_taken: bool,
 }
 
@@ -119,13 +119,13 @@ fn can_carry(name: &str) -> bool {
         key_field: name.into(),
         ..hapax::Policy::default()
     }
-    .validate()
-    .is_ok()
+    .mistakes()
+    .is_empty()
         && http::HeaderName::try_from(name)
             .is_ok_and(|name| !hapax::middleware::fields::is_ours(&name))
 }
 
-/// A name that can stand in a metric, if something of it is left.
+/// A name that is valid in a metric, if some of its characters are.
 fn name(id: &str) -> Option<String> {
     let plain: String = id
         .chars()
@@ -141,7 +141,7 @@ fn name(id: &str) -> Option<String> {
     (!plain.is_empty() && plain != "default").then_some(plain)
 }
 
-/// A path template as a pattern: what is more than one whole segment or none becomes any segment.
+/// A path template as a pattern. A segment that is only partly a placeholder becomes any segment.
 fn pattern(template: &str, reasons: &mut Vec<String>) -> String {
     let mut loosened = false;
     let mut segment = |text: &str| {
@@ -180,7 +180,7 @@ fn pattern(template: &str, reasons: &mut Vec<String>) -> String {
     format!("/{path}")
 }
 
-/// As it is sent.
+/// The text in its percent-encoded form.
 fn encoded(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -198,8 +198,8 @@ fn encoded(text: &str) -> String {
     encoded
 }
 
-/// Puts what is particular before what is general, gives each its own name, and marks those that no
-/// request would reach.
+/// Puts specific routes before general ones, makes names unique, and marks routes that no request
+/// would reach.
 pub(super) fn arrange(routes: &mut [Proposed]) {
     let is_any = |segment: &str| segment == "*" || segment.starts_with('{');
     routes.sort_by_key(|route| route.path.split('/').map(is_any).collect::<Vec<bool>>());
@@ -231,7 +231,7 @@ pub(super) fn arrange(routes: &mut [Proposed]) {
 }
 
 impl Proposed {
-    /// As it stands in a file.
+    /// The route as text for a configuration file.
     pub(super) fn text(&self) -> String {
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
         if self.is_taken {

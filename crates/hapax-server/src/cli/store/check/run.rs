@@ -1,4 +1,4 @@
-//! One case after another.
+//! Runs the cases of the contract one after another.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use hapax::core::store::StoreError;
 use hapax_contract::{Bench, CASES, Case, Left, Tidy};
 use tokio_util::task::AbortOnDropHandle;
 
-/// How long one case may take: many times what the slowest takes on a store that answers within its
+/// The time limit of one case: many times what the slowest needs on a store that answers within its
 /// timeout.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a case is tried where a sweep of somebody else may come between.
+/// How often a case is tried if another process's sweep may interfere.
 const TRIES_MAX: usize = 3;
 
-/// The contract on one store.
+/// A run of the contract on one store.
 pub(super) struct Run {
     store: Arc<Tidy>,
-    /// Whether others may be using the store.
+    /// Whether other processes may be using the store.
     is_live: bool,
 }
 
-/// What was found.
+/// The results of a run.
 pub(super) struct Judged {
     pub(super) cases: Vec<(&'static str, Verdict)>,
     pub(super) took: Duration,
 }
 
-/// What became of a case.
+/// The result of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Kept,
-    /// Only when it was tried again: the first time for this reason not.
+    /// It passed only when it was tried again; this is the reason of the first failure.
     KeptLater(String),
     Broken(String),
     Skipped(&'static str),
@@ -46,7 +46,7 @@ impl Run {
         }
     }
 
-    /// All cases. `begins` is told of each before it is run.
+    /// Runs all cases. `begins` is called before each one with its number.
     pub(super) async fn all(&self, mut begins: impl FnMut(usize)) -> Judged {
         let (start, mut cases) = (Instant::now(), Vec::new());
         for (number, case) in CASES.iter().enumerate() {
@@ -59,7 +59,7 @@ impl Run {
         }
     }
 
-    /// Takes away what the cases made.
+    /// Removes the records that the cases made.
     pub(super) async fn clear(&self) -> Result<Left, StoreError> {
         self.store.clear().await
     }
@@ -82,13 +82,13 @@ impl Run {
 
     async fn once(&self, case: &Case) -> Verdict {
         let bench = Bench::in_real_time(self.store.clone());
-        // A store that others use is a database, and those drop answers in bulk.
+        // A store that other processes use is a database, and databases drop answers in bulk.
         let bench = if self.is_live {
             bench.live().dropping_in_bulk()
         } else {
             bench.shared()
         };
-        // On a task of its own, so that its panic ends nothing else.
+        // On a separate task, so that a panic ends only this case.
         let case = AbortOnDropHandle::new(tokio::spawn((case.run)(bench.clone())));
         match tokio::time::timeout(PATIENCE, case).await {
             Ok(Ok(())) => bench.skipped().map_or(Verdict::Kept, Verdict::Skipped),
@@ -101,8 +101,8 @@ impl Run {
     }
 }
 
-/// Whether a sweep of somebody else may change what the case looks at. A race is never run again:
-/// one that was lost once is lost.
+/// Whether another process's sweep may change what the case looks at. A race is never repeated: if
+/// it fails once, the promise is broken.
 fn may_be_disturbed(case: &Case) -> bool {
     !matches!(case.part, "race" | "claim" | "storage") && !case.name.starts_with("of_64")
 }
@@ -120,6 +120,7 @@ fn said(panic: &(dyn Any + Send)) -> String {
 
 #[cfg(test)]
 mod tests {
+    use hapax::core::StateFilter;
     use hapax::core::store::ListQuery;
     use hapax_testkit::{Fault, Faulty, Verb};
 
@@ -143,7 +144,7 @@ mod tests {
         }
         let open = store
             .list(ListQuery {
-                state: Some("unknown"),
+                state: Some(StateFilter::Unknown),
                 after: None,
                 limit: 1,
             })

@@ -1,4 +1,4 @@
-//! What contradicts itself in a policy.
+//! Checks a policy for contradictions.
 
 use hapax::core::policy::{KeySource, PolicyError};
 use hapax::{KeyRule, Mode, Policy};
@@ -7,8 +7,8 @@ use super::super::section::Section;
 use crate::config::settings::ROUTES;
 use crate::config::{Timeouts, text};
 
-/// Notes what contradicts itself. Of two settings that do, one that was said for all routes gives
-/// way to one that this route says. Returns the settings that the policy itself refuses.
+/// Reports contradictions. If two settings contradict each other, one from the defaults yields to
+/// one of this route. Returns the settings that the policy itself refuses.
 pub(super) fn contradictions(
     section: &Section<'_>,
     policy: &mut Policy,
@@ -30,11 +30,17 @@ pub(super) fn contradictions(
             "all that the mode promises rests on a fence, and without the store there is none";
         give_way(section, "fail_open", "mode", &mut policy.fail_open, why);
     }
-    if let Err(error) = policy.validate() {
-        let message = worded(&error);
-        let blamed = blamed(&message);
-        section.mistake(&blamed, message);
-        return blamed;
+    let mistakes = policy.mistakes();
+    if !mistakes.is_empty() {
+        return mistakes
+            .iter()
+            .flat_map(|error| {
+                let message = worded(error);
+                let blamed = blamed(&message);
+                section.mistake(&blamed, message);
+                blamed
+            })
+            .collect();
     }
     if policy.longest_attempt <= timeouts.connect {
         let (longest, connect) = (
@@ -66,7 +72,7 @@ fn give_way<T: Default>(
     *value = T::default();
 }
 
-/// Notes settings that mean nothing because of another.
+/// Reports settings that have no effect because of another one.
 fn are_idle(section: &Section<'_>, settings: &[&str], other: &str, message: &str, why: &str) {
     for name in settings {
         if section.says(name) {
@@ -131,7 +137,7 @@ fn answers(section: &Section<'_>, policy: &Policy) {
     }
 }
 
-/// The settings that an error speaks of, in its order.
+/// The settings that an error names, in its order.
 fn blamed(error: &str) -> Vec<&'static str> {
     let named = error.split('`').skip(1).step_by(2);
     named
@@ -139,15 +145,14 @@ fn blamed(error: &str) -> Vec<&'static str> {
         .collect()
 }
 
-/// An error of the policy, in the words of the file: there a route names its methods one by one,
-/// and its key has a place to come from.
+/// An error of the policy, with the names that the file uses for its settings.
 fn worded(error: &PolicyError) -> String {
     format!("{error}{}", fix(error))
         .replace("`methods`", "`method`")
         .replace("`key_source`", "`key_from`")
 }
 
-/// What to do, where the error does not say it.
+/// Advice on what to do, if the error itself gives none.
 fn fix(error: &PolicyError) -> &'static str {
     match error {
         PolicyError::LeaseTooShort => ": write at least \"1ms\", or better \"10s\"",

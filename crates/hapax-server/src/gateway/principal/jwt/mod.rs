@@ -1,9 +1,9 @@
-//! `jwt`: a token that is verified with each request, and a claim of it.
+//! `jwt`: identifies the caller by a claim of a token, which is verified with each request.
 //!
-//! `token.rs` reads one and verifies its signature, `claims.rs` judges what it claims, `keys.rs`
-//! are the keys and `keeper.rs` keeps them up to date. The algorithms are pinned by the
-//! configuration; a token chooses only among keys that are ours already, so what it says of keys
-//! itself (`jwk`, `jku`, `x5u`, `x5c`) is not looked at.
+//! `token.rs` parses a token and verifies its signature, `claims.rs` checks its claims, `keys.rs`
+//! holds the keys and `keeper.rs` keeps them up to date. The configuration pins the algorithms. A
+//! token only selects among configured keys; keys or key URLs in its own header (`jwk`, `jku`,
+//! `x5u`, `x5c`) are ignored.
 
 mod claims;
 mod keeper;
@@ -24,36 +24,37 @@ pub(super) use self::keeper::Keeper;
 use self::keys::KeySet;
 use super::{Refused, only};
 use crate::config::{self, Claim};
+use crate::gateway::RETRY_DIALECTS;
 
-/// The longest token that is looked at.
+/// The longest token that is accepted.
 const TOKEN_BYTES_MAX: usize = 8 << 10;
 
 /// What is wrong with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flawed {
-    /// There are two.
+    /// The request has two tokens.
     Repeated,
     TooLong,
     Malformed,
-    /// It is a token for another purpose, such as one that ends a session.
+    /// The token is for another purpose, such as ending a session.
     Kind,
-    /// It says that it must not be read without knowing something that we do not.
+    /// The token has critical header parameters (`crit`), and the gateway understands none.
     Critical,
-    /// Not one that is allowed, or not one of its key.
+    /// The algorithm is not allowed, or is not one of the key's.
     Algorithm,
-    /// No key of that name.
+    /// No key has the name that the token gives.
     Key,
     Signature,
     Expired,
     NotYetValid,
     Issuer,
     Audience,
-    /// It does not name anybody.
+    /// The token does not name a caller.
     Claim,
 }
 
 impl Flawed {
-    /// The word, for metrics.
+    /// The label for metrics.
     pub(super) fn label(self) -> &'static str {
         match self {
             Flawed::Repeated => "repeated",
@@ -72,7 +73,8 @@ impl Flawed {
         }
     }
 
-    /// What its bearer is told: of what is wrong only what any clock tells.
+    /// The answer to the caller. It gives no details, except that a token has expired or is not
+    /// valid yet.
     pub(super) fn answer(self) -> Response<Body> {
         let (flaw, challenge) = match self {
             Flawed::Expired => (
@@ -85,7 +87,7 @@ impl Flawed {
             ),
             _ => (Flaw::Other, "Bearer error=\"invalid_token\""),
         };
-        let mut response = rejected(&Rejection::CredentialsInvalid(flaw));
+        let mut response = rejected(&Rejection::CredentialsInvalid(flaw), RETRY_DIALECTS);
         response
             .headers_mut()
             .insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
@@ -109,7 +111,7 @@ impl Jwt {
         }
     }
 
-    /// Whose token the request carries, if it is good now.
+    /// The caller that the request's token names, if the token is valid now.
     pub(super) async fn identify(&self, headers: &HeaderMap) -> Result<Principal, Refused> {
         let token = self.token(headers)?;
         let claims = self.verify(token).await?;
@@ -134,8 +136,8 @@ impl Jwt {
         std::str::from_utf8(token).map_err(|_| Refused::Invalid(Flawed::Malformed))
     }
 
-    /// What a token claims, if its signature is by one of the keys. One whose key is not known is
-    /// looked at again with fresh keys.
+    /// The claims of a token, if one of the keys has signed it. If its key is unknown, the keys are
+    /// read again and the token is verified once more.
     async fn verify(&self, token: &str) -> Result<serde_json::Value, Refused> {
         let keys = self.keys.current().map_err(Refused::Unavailable)?;
         match keys.verify(token) {
@@ -148,12 +150,12 @@ impl Jwt {
     }
 }
 
-/// Whether fresh keys may know better. Keys without names can be told by the signature alone.
+/// Whether fresh keys may verify the token. For keys without names, only the signature can tell.
 fn is_of_other_keys(flawed: Flawed, keys: &KeySet) -> bool {
     flawed == Flawed::Key || (flawed == Flawed::Signature && keys.has_nameless())
 }
 
-/// The credential of a Bearer field; `None` for any other scheme.
+/// The credential of a field with the Bearer scheme; `None` for any other scheme.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, credential) = value.split_at(value.iter().position(|byte| *byte == b' ')?);
     scheme

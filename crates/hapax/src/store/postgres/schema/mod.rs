@@ -1,18 +1,18 @@
-//! The schema: what a database has to have to be a store, and how it comes to have it.
+//! The schema that a store needs in its database, and its migrations.
 //!
-//! It is numbered and only ever moves forward. Each migration is one transaction; what is printed
-//! by [`Migration::script`] is what runs. A running store changes nothing here: that is for whoever
-//! may create a schema, with `hapax migrate`.
+//! Its versions are numbered, and only move forward. Each migration is one transaction;
+//! [`Migration::script`] prints exactly what runs. A running store never changes the schema: `hapax
+//! migrate` does, under a role that may create it.
 //!
-//! A program of version `p` works on a schema of version `s` if `s` is at least `p` and the oldest
-//! version that `s` still serves is at most `p`. So the schema goes first, and programs of two
-//! versions work side by side.
+//! A program of version `p` works on a schema of version `s` if `s` is at least `p`, and the oldest
+//! version that `s` supports is at most `p`. So the schema is migrated first, and then programs of
+//! two versions work side by side.
 
 #[cfg(any(test, feature = "planted"))]
 mod planted;
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -26,33 +26,33 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use super::ConnectOptions;
 use super::connect::{ConnectError, connect};
 
-/// The version of the schema that this program was written for.
+/// The schema version that this program was written for.
 pub const VERSION: u32 = 4;
 
-/// How often a migration is tried that finds what it changes in use, and how long it rests in
-/// between. Each try is short, so that live traffic never queues behind one.
+/// How often a migration is tried while its tables are in use, and the pause in between. Each try
+/// is short, so that live traffic does not queue behind it.
 const TRIES_MAX: u32 = 20;
 const REST: Duration = Duration::from_millis(500);
 
-/// What two migrations at a time would both want. The number means nothing: it is the first eight
+/// The advisory lock that keeps two migrations apart. The number is arbitrary: the first eight
 /// bytes of the digest of "hapax migrate".
 const LOCK: i64 = 0x72b4_6383_675b_25fa;
 
 /// One step of the schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migration {
-    /// The version that the schema has after it.
+    /// The schema version after it.
     pub version: u32,
-    /// What it is about, in a word.
+    /// A short name.
     pub name: &'static str,
-    /// What it does.
+    /// Its SQL.
     pub sql: String,
-    /// The oldest version of a program that still works after it.
+    /// The oldest program version that still works after it.
     pub oldest: u32,
 }
 
 impl Migration {
-    /// All that is run, for whoever wants to run it by hand: one transaction that fails as a whole.
+    /// The complete SQL, for running it by hand: one transaction that fails as a whole.
     pub fn script(&self) -> String {
         let Migration {
             version,
@@ -85,16 +85,16 @@ impl Migration {
         script
     }
 
-    /// Tells whether what was applied is what this program means by it.
+    /// Identifies the SQL, to compare an applied migration with this program's.
     fn checksum(&self) -> [u8; 32] {
         Sha256::digest(self.sql.as_bytes()).into()
     }
 }
 
-/// Whatever of the schema is not of the role that looks, and whose it is. Who owns a function that
-/// runs with the rights of its owner, or a table that such a function reads, can make it do
-/// anything. To be a member of a role is not to be it.
-const STRANGE: &str = "\
+/// Finds the objects of the schema that belong to another role, and that role. The owner of a
+/// function that runs with its owner's rights, or of a table that such a function reads, can make
+/// it do anything. A member of the owning role is not the owner.
+const FOREIGN_OBJECTS: &str = "\
 SELECT o.what || ' belongs to the role ' || pg_catalog.quote_ident(pg_catalog.pg_get_userbyid(o.owner)::text) FROM (
         SELECT 1 AS rank, 'schema hapax' AS what, n.nspowner AS owner FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'hapax'
         UNION ALL
@@ -105,12 +105,13 @@ SELECT o.what || ' belongs to the role ' || pg_catalog.quote_ident(pg_catalog.pg
         WHERE n.nspname = 'hapax'
     ) AS o WHERE o.owner <> (SELECT r.oid FROM pg_catalog.pg_roles AS r WHERE r.rolname = current_user) ORDER BY o.rank, o.what LIMIT 1";
 
-/// How every script begins: in a schema that is ours alone.
+/// The start of every script: checks that the schema belongs to this role alone, and creates it if
+/// it is missing.
 static BEGINNING: LazyLock<String> = LazyLock::new(|| {
     format!(
         "DO $hapax$
 DECLARE
-    strange text := ({STRANGE});
+    strange text := ({FOREIGN_OBJECTS});
 BEGIN
     IF strange IS NOT NULL THEN
         RAISE EXCEPTION '%, and this is %', strange, current_user USING ERRCODE = '42501', HINT = 'run it as the role that made the schema';
@@ -140,7 +141,7 @@ const LIVES: &str = include_str!("0002_lives.sql");
 const COUNTS: &str = include_str!("0003_counts.sql");
 const REQUEST_ID: &str = include_str!("0004_request_id.sql");
 
-/// Every step from nothing to [`VERSION`].
+/// All migrations up to [`VERSION`].
 pub fn migrations() -> Vec<Migration> {
     vec![
         Migration {
@@ -149,8 +150,8 @@ pub fn migrations() -> Vec<Migration> {
             sql: text(STORE),
             oldest: 1,
         },
-        // Programs of version 1 make ids by the first rule only: `hapax.pulse` lets them go on for
-        // an hour, and then no more.
+        // Programs of version 1 know only the first rule for operation ids. `hapax.pulse` lets them
+        // continue for an hour.
         Migration {
             version: 2,
             name: "lives",
@@ -177,36 +178,36 @@ fn text(sql: &str) -> String {
     sql.to_owned()
 }
 
-/// With the bug that is alive in this process, if any is.
+/// The SQL with the planted bugs that are active in this process.
 #[cfg(feature = "planted")]
 fn text(sql: &str) -> String {
     planted::plant(sql, hapax_core::planted::is)
 }
 
-/// How far a database has come.
+/// The migrations of a database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// The versions that were applied, in order.
     pub applied: Vec<u32>,
-    /// Those of the given migrations that were not.
+    /// The given migrations that were not applied.
     pub due: Vec<u32>,
 }
 
 impl Status {
-    /// The version the schema has; zero if there is none.
+    /// The version of the schema; zero if there is none.
     pub fn version(&self) -> u32 {
         self.applied.last().copied().unwrap_or(0)
     }
 }
 
-/// Why a database was not migrated, or not to the end. What was applied before stays.
-#[derive(Debug, thiserror::Error)]
+/// Why a database was not migrated completely. Migrations that were applied before stay.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum MigrateError {
     /// The database could not be reached.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// Something else was applied under the same number.
+    /// A different migration was applied under the same number.
     #[error(
         "{database}: migration {version} that was applied is not the one of this program: it was changed by hand, or another program made \
          the schema. Use a database of its own, or the program that made it"
@@ -214,10 +215,10 @@ pub enum MigrateError {
     Different {
         /// The database, as it was named.
         database: String,
-        /// Which.
+        /// The version of the migration.
         version: u32,
     },
-    /// The schema is further than this program knows.
+    /// The schema is newer than this program knows.
     #[error(
         "{database} has schema version {found}, and this program knows {known}: nothing is ever taken back. Run a newer version of Hapax"
     )]
@@ -226,30 +227,30 @@ pub enum MigrateError {
         database: String,
         /// The version it has.
         found: u32,
-        /// The newest version among the given ones.
+        /// The newest version of the given migrations.
         known: u32,
     },
-    /// A table stayed locked by somebody.
+    /// A table stayed locked by other transactions.
     #[error(
         "{database}: migration {version} found what it changes locked for too long: see pg_stat_activity for transactions that do not end, and run it again"
     )]
     Busy {
         /// The database, as it was named.
         database: String,
-        /// Which.
+        /// The version of the migration.
         version: u32,
     },
-    /// The server refused.
+    /// The server refused a statement.
     #[error("{database}: {doing} failed: {said}")]
     Refused {
         /// The database, as it was named.
         database: String,
-        /// What was being done.
+        /// The action that failed.
         doing: String,
-        /// What the server said, and what to do where that is known.
+        /// The server's message, and what to do where that is known.
         said: String,
     },
-    /// The schema, or something in it, is of another role.
+    /// The schema, or something in it, belongs to another role.
     #[error(
         "{database}: {whose}, and this is {user}. Run it as the role that made the schema; if nobody of yours made it, do not trust it: drop the \
          schema, or use another database"
@@ -257,9 +258,9 @@ pub enum MigrateError {
     NotOurs {
         /// The database, as it was named.
         database: String,
-        /// What belongs to whom.
+        /// What belongs to which role.
         whose: String,
-        /// Who looks.
+        /// The current role.
         user: String,
     },
     /// The role that is to use the store does not exist.
@@ -269,20 +270,27 @@ pub enum MigrateError {
     NoSuchRole {
         /// The database, as it was named.
         database: String,
-        /// Its name, as SQL has it.
+        /// Its name as an SQL identifier.
         role: String,
     },
 }
 
-/// Which migrations were applied to a database, and which of this program's are due. Changes
+/// Prints the message, for a `main` that returns the error.
+impl fmt::Debug for MigrateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// The migrations that were applied to a database, and those of this program that are due. Changes
 /// nothing.
 pub async fn status(connection: &ConnectOptions) -> Result<Status, MigrateError> {
     let database = Database::open(connection).await?;
     database.status(&migrations()).await
 }
 
-/// Applies what is due of these migrations, in order, each in a transaction of its own; tells of
-/// each after it was applied. Two at a time do no harm: one waits for the other.
+/// Applies the due migrations in order, each in its own transaction, and reports each after it was
+/// applied. Two migrations at the same time are safe: one waits for the other.
 pub async fn migrate(
     connection: &ConnectOptions,
     migrations: &[Migration],
@@ -301,7 +309,7 @@ pub async fn migrate(
     Ok(status)
 }
 
-/// Fails if there is no such role: to be asked before anything is changed for it.
+/// Fails if the role does not exist. Call it before changing anything for the role.
 pub async fn look_for_role(connection: &ConnectOptions, role: &str) -> Result<(), MigrateError> {
     let database = Database::open(connection).await?;
     let sql = "SELECT true FROM pg_catalog.pg_roles WHERE rolname::text = $1";
@@ -321,20 +329,20 @@ pub async fn look_for_role(connection: &ConnectOptions, role: &str) -> Result<()
     Ok(())
 }
 
-/// What a store that goes on from a backup has taken note of.
+/// The values from which a restored store continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restored {
     /// The store's time.
     pub now: Timestamp,
-    /// Every fence from now on is above this one.
+    /// Every new fence is above this one.
     pub floor: u64,
-    /// The forget-epoch from now on: what gateways have in memory is of an earlier one, and is not
-    /// served any more.
+    /// The forget-epoch from now on. Answers that gateways have in memory belong to an earlier one,
+    /// and are no longer served.
     pub epoch: u64,
 }
 
-/// Takes note that the database was restored from a backup, and writes that into the audit log.
-/// Keys that were used after the backup was made are unknown to it; nothing can bring them back.
+/// Records that the database was restored from a backup, in the audit log too. Keys used after the
+/// backup was made are unknown to it, and cannot be recovered.
 pub async fn restored(
     connection: &ConnectOptions,
     signed: &Signed,
@@ -361,7 +369,7 @@ pub async fn restored(
     })
 }
 
-/// Lets a role, which must exist, use the store and nothing else: runs [`grants`].
+/// Lets an existing role use the store and nothing else: runs [`grants`].
 pub async fn grant(connection: &ConnectOptions, role: &str) -> Result<(), MigrateError> {
     let database = Database::open(connection).await?;
     let granted = database.client().batch_execute(&grants(role)).await;
@@ -369,8 +377,8 @@ pub async fn grant(connection: &ConnectOptions, role: &str) -> Result<(), Migrat
         .map_err(|error| database.refused(format!("letting the role {role} use the store"), &error))
 }
 
-/// The SQL that lets a role use the store and nothing else: it may call the functions, and touch no
-/// table.
+/// The SQL that lets a role use the store and nothing else: it may call the functions, but access
+/// no table.
 pub fn grants(role: &str) -> String {
     let role = quoted(role);
     let functions: Vec<_> = FUNCTIONS
@@ -383,7 +391,7 @@ pub fn grants(role: &str) -> String {
     )
 }
 
-/// Lets a role, which must exist, complete the operations it was handed and nothing else: runs
+/// Lets an existing role complete the operations that it was handed and nothing else: runs
 /// [`completer_grants`].
 pub async fn grant_completion(connection: &ConnectOptions, role: &str) -> Result<(), MigrateError> {
     let database = Database::open(connection).await?;
@@ -399,8 +407,8 @@ pub async fn grant_completion(connection: &ConnectOptions, role: &str) -> Result
     })
 }
 
-/// The SQL that lets a role complete the operations it was handed and nothing else: for services
-/// behind a gateway, in transactions of their own.
+/// The SQL that lets a role complete the operations that it was handed and nothing else: for
+/// services behind a gateway, in their own transactions.
 pub fn completer_grants(role: &str) -> String {
     let (role, completions) = (
         quoted(role),
@@ -413,15 +421,15 @@ pub fn completer_grants(role: &str) -> String {
     )
 }
 
-/// What the functions take that complete an operation.
+/// The parameter types of `hapax.complete`.
 const COMPLETIONS: [&str; 3] = [
     "text, int8, int8, jsonb",
     "text, int8, int8, jsonb, bytea",
     "text, int8, int8, jsonb, text",
 ];
 
-/// What a running store calls, and `join`, which a program calls in its own transactions that holds
-/// the attempt itself.
+/// The functions that a running store calls, and `join`, which a program that holds the attempt
+/// calls in its own transactions.
 const FUNCTIONS: [&str; 24] = [
     "claim",
     "finish",
@@ -451,7 +459,7 @@ const FUNCTIONS: [&str; 24] = [
 
 struct Database {
     name: String,
-    /// What to do if the role may not make the schema.
+    /// What to do if the role may not create the schema.
     grant: String,
     user: String,
     connected: super::connect::Connected,
@@ -489,7 +497,7 @@ impl Database {
 
     async fn status(&self, migrations: &[Migration]) -> Result<Status, MigrateError> {
         if let Some(whose) = self
-            .ask("looking whose the schema is", STRANGE)
+            .ask("looking whose the schema is", FOREIGN_OBJECTS)
             .await?
             .concat()
             .into_iter()
@@ -537,7 +545,7 @@ impl Database {
         })
     }
 
-    /// What was applied, with its checksum.
+    /// The applied migrations, with their checksums.
     async fn applied(&self) -> Result<BTreeMap<u32, String>, MigrateError> {
         let doing = "looking what was applied";
         let there = self
@@ -558,14 +566,14 @@ impl Database {
         Ok(rows.iter().filter_map(row).collect())
     }
 
-    /// Applies one; false if somebody else did so meanwhile.
+    /// Applies a migration. Returns false if another process applied it meanwhile.
     async fn apply(&self, migration: &Migration) -> Result<bool, MigrateError> {
         let doing = || format!("migration {} ({})", migration.version, migration.name);
         for _ in 0..TRIES_MAX {
             let Err(error) = self.client().batch_execute(&migration.script()).await else {
                 return Ok(true);
             };
-            // Out of the failed transaction, whatever it was.
+            // Leave the failed transaction, whatever the error was.
             self.client()
                 .batch_execute("ROLLBACK")
                 .await
@@ -584,7 +592,7 @@ impl Database {
         })
     }
 
-    /// A statement without parameters, its rows as texts.
+    /// Runs a statement without parameters, and returns its rows as texts.
     async fn ask(&self, doing: &str, sql: &str) -> Result<Vec<Vec<Option<String>>>, MigrateError> {
         let messages = self
             .client()
@@ -628,7 +636,7 @@ impl Database {
     }
 }
 
-/// A name as SQL has it.
+/// A quoted SQL identifier.
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }

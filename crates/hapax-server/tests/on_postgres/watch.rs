@@ -10,7 +10,7 @@ use hapax_testkit::servers::Postgres;
 
 use super::migrated;
 
-/// Only a broken test waits so long.
+/// Only a broken test waits this long.
 const GUARD: Duration = Duration::from_secs(60);
 
 struct Watch {
@@ -57,7 +57,7 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-/// The next line that has these words.
+/// Waits for a line that contains these words.
 #[track_caller]
 fn wait_for(output: &Receiver<String>, words: &str) {
     while !output

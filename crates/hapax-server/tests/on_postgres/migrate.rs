@@ -54,7 +54,7 @@ fn a_dry_run_prints_what_would_run_and_changes_nothing() {
         "t",
         "nothing was changed"
     );
-    // Run by hand it is the same.
+    // The printed script has the same effect when it is run by hand.
     postgres.psql(database(&url), &dry.stdout);
     assert!(
         hapax(&["migrate", "--store", &url])
@@ -219,7 +219,7 @@ fn the_database_is_named_by_a_configuration_a_variable_or_the_variables_of_postg
     };
     let (directory, url) = (tempfile::tempdir().unwrap(), postgres.database());
     let config = directory.path().join("hapax.toml");
-    // Without an upstream: that is what `hapax serve` needs.
+    // Without an upstream, which only `hapax serve` needs.
     std::fs::write(&config, format!("store = \"{url}\"\n")).unwrap();
     let said = hapax(&["migrate", "--config", config.to_str().unwrap()]);
     said.assert_code(0);

@@ -26,7 +26,7 @@ async fn every_key_is_listed_and_filters_hold() {
         (0, format!("looking into the store {url}\n"))
     );
     let expected = [
-        // Its lease is good wherever it was taken.
+        // In a database the lease stays valid whichever process took it.
         (
             id(&refunds(), "killed"),
             "running POST /v1/refunds killed (anonymous) 1 -",
@@ -85,7 +85,7 @@ async fn every_key_is_listed_and_filters_hold() {
     assert_eq!(hapax(&["keys", "list", "--store", &nowhere()]).code, 3);
 }
 
-/// Nobody owns a database: what is done by hand counts at once for a gateway that is at work.
+/// A database has no single owner: changes by hand take effect at once for a running gateway.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_settled_and_forgotten_by_hand_counts_for_a_gateway_at_work() {
     let Some(postgres) = Postgres::shared() else {

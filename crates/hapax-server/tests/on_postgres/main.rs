@@ -1,5 +1,4 @@
-//! The program on a real Postgres, private to these tests: what is typed, and what is said and
-//! done.
+//! The program's commands on a real Postgres that is private to these tests.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
@@ -18,7 +17,7 @@ mod watch;
 pub use harness::migrated;
 use harness::{Said, said};
 
-/// Runs the program to its end. Of the `PG*` variables none is meant for it.
+/// Runs the program to its end, without the `PG*` variables of the environment.
 fn hapax(args: &[&str]) -> Said {
     hapax_with(args, &[])
 }
@@ -30,17 +29,17 @@ fn hapax_with(args: &[&str], variables: &[(&str, &str)]) -> Said {
     said(command.env("PGCONNECT_TIMEOUT", "2").envs(variables))
 }
 
-/// The last part of a URL.
+/// The name of the database in a URL.
 fn database(url: &str) -> &str {
     url.rsplit('/').next().expect("a database")
 }
 
-/// The same database, as somebody else.
+/// The URL of the same database for another role.
 fn as_role(url: &str, role: &str) -> String {
     url.replace("postgres@", &format!("{role}@"))
 }
 
-/// An address at which nobody listens.
+/// An address without a listener.
 fn nowhere() -> String {
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()

@@ -61,7 +61,7 @@ async fn what_one_node_has_done_another_replays() {
     assert!(!metrics.contains("hapax_sqlite"), "{metrics}");
 }
 
-/// The role of a gateway may call functions, and nothing else.
+/// The role of a gateway may only call functions.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_with_no_more_than_its_grants_serves() {
     let Some(postgres) = Postgres::shared() else {
@@ -150,7 +150,7 @@ fn a_database_that_is_not_prepared_or_not_there_says_what_to_do() {
     };
     let (code, stderr) = serve(&postgres.database());
     assert!(
-        code == 2 && stderr.contains("run `hapax migrate`"),
+        code == 2 && stderr.contains("run `hapax migrate --store "),
         "{code}: {stderr}"
     );
     let (code, stderr) = serve(&postgres.url("no_such_database"));
@@ -238,7 +238,7 @@ async fn a_password_gets_in_and_is_never_shown() {
             .charge("order-1", b"amount=1")
             .starts_with("HTTP/1.1 200")
     );
-    // Another password is another store until somebody restarts it.
+    // A changed password counts as another store, which needs a restart.
     write("s3cr3t-and-more");
     let admin = format!("http://{}", gateway.admin);
     let said = hapax(&["reload", "--admin", &admin]);
@@ -271,7 +271,8 @@ async fn a_password_gets_in_and_is_never_shown() {
     assert!(gateway.ended().success());
 }
 
-/// 503 inside the deadline while the database is away, and back without a restart.
+/// Requests get 503 within the deadline while the database is away, and the gateway recovers
+/// without a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_goes_away_and_comes_back_needs_no_restart() {
     let Some(mut postgres) = Postgres::start() else {

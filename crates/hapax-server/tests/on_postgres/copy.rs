@@ -1,4 +1,4 @@
-//! `hapax store copy`: from a file to a Postgres and back, with gateways before and after.
+//! `hapax store copy`: from a file to Postgres and back, with gateways before and after.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ fn is_replay(answer: &str) -> bool {
     answer.starts_with("HTTP/1.1 200") && answer.contains("idempotent-replayed: true")
 }
 
-/// What a serve command says when it does not serve.
+/// The error of `serve` on this store.
 fn refused(url: &str) -> String {
     let said = hapax(&[
         "serve",
@@ -95,7 +95,7 @@ async fn what_was_done_on_a_file_is_replayed_from_postgres_and_back_and_never_do
             .starts_with("HTTP/1.1 200")
     );
 
-    // A node that was forgotten goes on asking the store that was left: it has no second effect.
+    // A node that was not stopped keeps using the old store: it causes no second effect.
     assert!(copy(&there, &here).starts_with("3 records"));
     assert!(
         refused(&there).contains("was moved to sqlite:"),
@@ -152,7 +152,7 @@ fn what_cannot_be_copied_is_refused_in_words_and_by_code() {
         "{code} {said}"
     );
 
-    // The role of a node may use the store, and not take it away from the others.
+    // The role of a node may use the store, but not move it.
     postgres.psql("postgres", "CREATE ROLE node LOGIN");
     assert_eq!(
         hapax(&["migrate", "--store", &there, "--role", "node"]).code,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::harness::Signal;
 use super::{database, hapax, migrated, nowhere};
 
-/// While a gateway serves from it and sweeps it.
+/// Checks the database while a gateway serves from it and sweeps it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_in_use_keeps_every_promise_and_is_left_tidy() {
     let Some(postgres) = Postgres::shared() else {
@@ -67,7 +67,7 @@ fn a_database_that_breaks_a_promise_is_found_out() {
         return;
     };
     let url = migrated(postgres);
-    // Whoever sweeps forgets to.
+    // Replaces the sweep with a function that does nothing.
     let body = "BEGIN RETURN QUERY SELECT 0, 0, 0, 0; END";
     let sql = "SELECT format('CREATE OR REPLACE FUNCTION hapax.sweep(%s) RETURNS %s LANGUAGE plpgsql AS $body$ BODY $body$', \
                pg_get_function_arguments(oid), pg_get_function_result(oid)) FROM pg_proc WHERE proname = 'sweep'";
