@@ -62,6 +62,13 @@ pub enum Bug {
     PgJoinOfAnyLife,
     /// Postgres: a clock that jumps ahead by days is trusted at once.
     PgClockIsBelieved,
+    /// Postgres: `hapax.start` relies on its advisory lock, and replaces a record that it finds.
+    PgStartOnlyLocks,
+    /// Postgres: `hapax.start` does not compare fingerprints.
+    PgStartOfAnyFingerprint,
+    /// Postgres: a transaction may commit a key that it has begun and not completed, so that the
+    /// answer can be written outside of it.
+    PgAnswerOutside,
 }
 
 /// Every bug with its name in `HAPAX_PLANTED`. Names of bugs in the Postgres store begin with
@@ -96,6 +103,9 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("pg-join-of-any-operation", Bug::PgJoinOfAnyOperation),
     ("pg-join-of-any-life", Bug::PgJoinOfAnyLife),
     ("pg-clock-is-believed", Bug::PgClockIsBelieved),
+    ("pg-start-only-locks", Bug::PgStartOnlyLocks),
+    ("pg-start-of-any-fingerprint", Bug::PgStartOfAnyFingerprint),
+    ("pg-answer-outside", Bug::PgAnswerOutside),
 ];
 
 /// The prefix of the names of bugs in the Postgres store. Only that store's suites can detect them.

@@ -33,6 +33,7 @@ const POSTGRES_SUITES: &[Choice] = &[(
     "postgres",
     &[
         "--test-threads=8",
+        "two_calls::",
         "contract::what_takes",
         "crash::",
         "history::",

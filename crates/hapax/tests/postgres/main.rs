@@ -15,3 +15,4 @@ mod schema;
 mod standby;
 mod surroundings;
 mod table;
+mod two_calls;

@@ -13,6 +13,7 @@ mod ring;
 mod shop;
 mod subject;
 mod traps;
+mod two_calls;
 mod versions;
 mod watched;
 mod week;

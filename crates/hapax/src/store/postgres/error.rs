@@ -219,6 +219,8 @@ fn fault(code: &str) -> Fault {
         "25006" => Fault::Connection,
         "HX002" => Fault::OutOfUse,
         "HX007" => Fault::Clock,
+        // A namespace that belongs to `hapax.start`: claims in other namespaces go on.
+        "HX008" => Fault::Part,
         // A schema, function or table is missing: the database may be about to be restored. A new
         // connection checks what it is then.
         "3F000" | "42883" | "42P01" => Fault::Connection,
@@ -245,6 +247,10 @@ fn explain(said: &DbError) -> String {
     match code {
         "HX001" => isolation(said),
         "HX002" | "HX007" => words.to_owned(),
+        "HX008" => format!(
+            "{words}: {}",
+            said.hint().unwrap_or("use another namespace")
+        ),
         "25006" => format!("the database takes no writes ({words}): is it a standby?"),
         "3F000" | "42883" | "42P01" | "42703" | "42704" => {
             format!("the database is not prepared for this version ({words}): run `hapax migrate`")
@@ -316,8 +322,8 @@ mod tests {
             assert_eq!(fault(code), Fault::Server, "{code}");
         }
         assert_eq!(
-            (fault("22021"), fault("HX002")),
-            (Fault::Part, Fault::OutOfUse)
+            (fault("22021"), fault("HX008"), fault("HX002")),
+            (Fault::Part, Fault::Part, Fault::OutOfUse)
         );
     }
 }

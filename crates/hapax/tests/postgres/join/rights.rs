@@ -31,7 +31,7 @@ async fn texts(session: &Client, sql: &str) -> Vec<String> {
 /// A call of every function of the schema with NULL arguments.
 const CALLS: &str = "
     SELECT format('SELECT hapax.%I(%s)', p.proname, (
-        SELECT string_agg(format('NULL::%s', a.type::regtype), ', ' ORDER BY a.place) FROM unnest(p.proargtypes) WITH ORDINALITY AS a(type, place)))
+        SELECT string_agg(format('%sNULL::%s', CASE WHEN p.provariadic <> 0 AND a.place = p.pronargs THEN 'VARIADIC ' END, a.type::regtype), ', ' ORDER BY a.place) FROM unnest(p.proargtypes) WITH ORDINALITY AS a(type, place)))
     FROM pg_proc AS p WHERE p.pronamespace = 'hapax'::regnamespace";
 
 /// Every statement that reads or writes rows of the schema's tables and views.

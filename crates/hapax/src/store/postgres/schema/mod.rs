@@ -27,7 +27,7 @@ use super::ConnectOptions;
 use super::connect::{ConnectError, connect};
 
 /// The schema version that this program was written for.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// How often a migration is tried while its tables are in use, and the pause in between. Each try
 /// is short, so that live traffic does not queue behind it.
@@ -140,6 +140,7 @@ const LIVES: &str = include_str!("0002_lives.sql");
 
 const COUNTS: &str = include_str!("0003_counts.sql");
 const REQUEST_ID: &str = include_str!("0004_request_id.sql");
+const TWO_CALLS: &str = include_str!("0005_two_calls.sql");
 
 /// All migrations up to [`VERSION`].
 pub fn migrations() -> Vec<Migration> {
@@ -168,6 +169,12 @@ pub fn migrations() -> Vec<Migration> {
             version: 4,
             name: "request_id",
             sql: text(REQUEST_ID),
+            oldest: 2,
+        },
+        Migration {
+            version: 5,
+            name: "two_calls",
+            sql: text(TWO_CALLS),
             oldest: 2,
         },
     ]
@@ -421,6 +428,57 @@ pub fn completer_grants(role: &str) -> String {
     )
 }
 
+/// Lets an existing role claim and complete keys in its own transactions and nothing else: runs
+/// [`user_grants`].
+pub async fn grant_use(connection: &ConnectOptions, role: &str) -> Result<(), MigrateError> {
+    let database = Database::open(connection).await?;
+    let granted = database.client().batch_execute(&user_grants(role)).await;
+    granted.map_err(|error| {
+        database.refused(format!("letting the role {role} call hapax.start"), &error)
+    })
+}
+
+/// The SQL that lets a role claim and complete keys in its own transactions and nothing else: for
+/// services that call `hapax.start` and `hapax.complete` without a gateway.
+pub fn user_grants(role: &str) -> String {
+    format!(
+        "{}GRANT EXECUTE ON FUNCTION {} TO {};\n",
+        completer_grants(role),
+        STARTS
+            .map(|function| format!("hapax.{function}"))
+            .join(", "),
+        quoted(role)
+    )
+}
+
+/// Gives a namespace to `hapax.start`, with the default retention. One that `hapax.start` has
+/// already keeps its settings.
+pub async fn give_namespace(
+    connection: &ConnectOptions,
+    namespace: &str,
+) -> Result<(), MigrateError> {
+    let database = Database::open(connection).await?;
+    let given = database
+        .client()
+        .batch_execute(&namespace_script(namespace))
+        .await;
+    given.map_err(|error| {
+        database.refused(
+            format!("giving the namespace {namespace} to hapax.start"),
+            &error,
+        )
+    })
+}
+
+/// The SQL that gives a namespace to `hapax.start`, unless it has it.
+pub fn namespace_script(namespace: &str) -> String {
+    let name = format!("'{}'", namespace.replace('\'', "''"));
+    format!(
+        "SELECT hapax.set_namespace({name}) WHERE NOT EXISTS (\n    \
+         SELECT FROM hapax.namespaces AS n WHERE n.name = pg_catalog.convert_to({name}, 'UTF8'));\n"
+    )
+}
+
 /// The parameter types of `hapax.complete`.
 const COMPLETIONS: [&str; 3] = [
     "text, int8, int8, jsonb",
@@ -428,9 +486,19 @@ const COMPLETIONS: [&str; 3] = [
     "text, int8, int8, jsonb, text",
 ];
 
+/// What a role without a gateway calls besides `hapax.complete`.
+const STARTS: [&str; 6] = [
+    "start",
+    "fingerprint(bytea, text[])",
+    "fingerprint(text, text[])",
+    "fingerprint(jsonb, text[])",
+    "derive",
+    "stats",
+];
+
 /// The functions that a running store calls, and `join`, which a program that holds the attempt
 /// calls in its own transactions.
-const FUNCTIONS: [&str; 24] = [
+const FUNCTIONS: [&str; 25] = [
     "claim",
     "finish",
     "lose",
@@ -455,6 +523,7 @@ const FUNCTIONS: [&str; 24] = [
     "read_counts",
     "remember",
     "knows",
+    "stats",
 ];
 
 struct Database {
@@ -686,8 +755,17 @@ mod tests {
     }
 
     #[test]
+    fn a_namespace_is_quoted() {
+        assert!(namespace_script("o'hara").contains("set_namespace('o''hara')"));
+    }
+
+    #[test]
     fn a_roles_name_is_quoted() {
-        for grants in [grants("a\"b"), completer_grants("a\"b")] {
+        for grants in [
+            grants("a\"b"),
+            completer_grants("a\"b"),
+            user_grants("a\"b"),
+        ] {
             assert!(
                 grants.starts_with("GRANT USAGE ON SCHEMA hapax TO \"a\"\"b\";\n")
                     && grants.ends_with(" TO \"a\"\"b\";\n")

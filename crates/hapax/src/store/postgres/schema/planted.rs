@@ -97,10 +97,34 @@ const PLANTS: &[Plant] = &[
         ],
     ),
     (Bug::PgStandbyIsRead, &[("IF pg_is_in_recovery() THEN", "IF false THEN")]),
+    (
+        Bug::PgStartOnlyLocks,
+        &[(
+            "ON CONFLICT (id) DO NOTHING\n    RETURNING true, encode(o.id, 'hex')",
+            "ON CONFLICT (id) DO UPDATE SET fence = excluded.fence, state = 1, token = excluded.token\n    RETURNING true, encode(o.id, 'hex')",
+        )],
+    ),
+    (
+        Bug::PgStartOfAnyFingerprint,
+        &[
+            ("h.fingerprint IS DISTINCT FROM start_known.fingerprint OR", ""),
+            ("ELSIF h.fingerprint <> start_known.fingerprint THEN", "ELSIF false THEN"),
+        ],
+    ),
+    (
+        Bug::PgAnswerOutside,
+        &[("IF NOT EXISTS (SELECT FROM pg_trigger AS t", "IF false AND NOT EXISTS (SELECT FROM pg_trigger AS t")],
+    ),
 ];
 
 /// The SQL in which the texts are searched.
-const MIGRATIONS: [&str; 4] = [super::STORE, super::LIVES, super::COUNTS, super::REQUEST_ID];
+const MIGRATIONS: [&str; 5] = [
+    super::STORE,
+    super::LIVES,
+    super::COUNTS,
+    super::REQUEST_ID,
+    super::TWO_CALLS,
+];
 
 /// The SQL of a migration with the active bugs. Every text is searched in all migrations, whichever
 /// bug is active: a text that no longer occurs would plant nothing, and a test that then finds no
