@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::secret_flags::StoreFlag;
 use super::{Exit, text};
-use crate::config::{Environment, PostgresUrl, StoreUrl, file};
+use crate::config::{PostgresUrl, StoreUrl};
 
 /// Prepare a Postgres database for Hapax: make the schema `hapax`, or bring it up to what this
 /// version needs.
@@ -37,6 +37,13 @@ pub(super) struct Args {
     /// hapax.complete, and nothing else
     #[arg(long, value_name = "NAME")]
     completer: Option<String>,
+    /// Let this role, which must exist, claim and complete keys in transactions of its own, without
+    /// a gateway: it may call hapax.start, hapax.complete and their helpers, and nothing else
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// Give this namespace to hapax.start. Gateways and the library can no longer use it
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
     /// Say that the database was restored from a backup: every fence from now on is above all that
     /// were given, and no gateway serves what it has in memory from before. It is written into the
     /// audit log
@@ -85,29 +92,21 @@ impl Args {
     }
 
     fn database(&self) -> Result<PostgresUrl, Exit> {
-        let store = match &self.store {
-            Some(typed) => Some(typed.store()?),
-            None => file::store(self.config.as_deref(), &Environment::of_process())
-                .map_err(Exit::usage)?,
-        };
-        match store {
-            Some(StoreUrl::Postgres(url)) => Ok(url),
-            Some(StoreUrl::Sqlite(path)) => Err(Exit::usage(format!(
+        match StoreFlag::chosen(self.store.as_ref(), self.config.as_deref())? {
+            StoreUrl::Postgres(url) => Ok(url),
+            StoreUrl::Sqlite(path) => Err(Exit::usage(format!(
                 "sqlite:{} needs no migration: a file is brought forward when it is opened. For a Postgres, give --store postgres://USER@HOST/DATABASE",
                 path.display()
             ))),
-            Some(StoreUrl::Memory) => Err(Exit::usage(
+            StoreUrl::Memory => Err(Exit::usage(
                 "memory: has nothing to migrate: give --store postgres://USER@HOST/DATABASE",
-            )),
-            None => Err(Exit::usage(
-                "which database? Give --store postgres://USER@HOST/DATABASE, --config FILE, or HAPAX__STORE; --store postgres:// takes everything from the PG* variables",
             )),
         }
     }
 }
 
 async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) -> Result<(), Exit> {
-    for role in args.role.iter().chain(&args.completer) {
+    for role in args.role.iter().chain(&args.completer).chain(&args.user) {
         schema::look_for_role(connection, role)
             .await
             .map_err(exit)?;
@@ -132,6 +131,14 @@ async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) ->
             .await
             .map_err(exit)?;
     }
+    if let Some(role) = &args.user {
+        schema::grant_use(connection, role).await.map_err(exit)?;
+    }
+    if let Some(namespace) = &args.namespace {
+        schema::give_namespace(connection, namespace)
+            .await
+            .map_err(exit)?;
+    }
     let restored = match args.restored {
         true => Some(
             schema::restored(connection, &args.signed()?)
@@ -147,6 +154,8 @@ async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) ->
             "applied": applied,
             "role": args.role,
             "completer": args.completer,
+            "user": args.user,
+            "namespace": args.namespace,
             "restored": restored.map(|restored| json!({ "fences_above": restored.floor, "epoch": restored.epoch })),
         })),
         false => {
@@ -179,11 +188,20 @@ fn summary(args: &Args, url: &PostgresUrl, version: u32, applied: usize) -> Stri
         Some(role) => format!("; the role {} may {what}", text::line(role)),
         None => String::new(),
     };
-    let (user, completer) = (
+    let roles = [
         may(&args.role, "use it"),
         may(&args.completer, "complete operations"),
-    );
-    format!("{url} has schema version {version}: {done}{user}{completer}\n")
+        may(&args.user, "call hapax.start and hapax.complete"),
+    ]
+    .concat();
+    let namespace = match &args.namespace {
+        Some(namespace) => format!(
+            "; the namespace {} belongs to hapax.start",
+            text::line(namespace)
+        ),
+        None => String::new(),
+    };
+    format!("{url} has schema version {version}: {done}{roles}{namespace}\n")
 }
 
 /// Prints the migrations that are due as SQL, without running them.
@@ -199,6 +217,8 @@ async fn show(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) -> Re
     let grants = [
         args.role.as_deref().map(schema::grants),
         args.completer.as_deref().map(schema::completer_grants),
+        args.user.as_deref().map(schema::user_grants),
+        args.namespace.as_deref().map(schema::namespace_script),
     ];
     let grants = grants.into_iter().flatten().reduce(|all, more| all + &more);
     if args.json {

@@ -14,6 +14,7 @@ mod reload;
 mod secret_flags;
 mod serve;
 mod store;
+mod sweep;
 mod text;
 
 use std::fmt;
@@ -45,6 +46,7 @@ enum Command {
     Fingerprint(fingerprint::Args),
     Store(store::Args),
     Migrate(migrate::Args),
+    Sweep(sweep::Args),
     Health(health::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -137,6 +139,7 @@ pub fn main() -> ExitCode {
         Command::Fingerprint(args) => fingerprint::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Migrate(args) => migrate::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
         Command::Health(args) => health::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

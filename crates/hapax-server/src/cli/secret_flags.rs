@@ -1,9 +1,10 @@
 //! Flags whose values may contain a secret.
 
 use std::convert::Infallible;
+use std::path::Path;
 
 use super::Exit;
-use crate::config::{PrincipalSource, PrincipalSources, StoreUrl};
+use crate::config::{Environment, PrincipalSource, PrincipalSources, StoreUrl, file};
 
 /// The given value, valid or not. clap would repeat an invalid value in its message, including a
 /// password. So this type accepts every value, and reports mistakes later.
@@ -37,6 +38,23 @@ impl StoreFlag {
             );
         }
         Ok(store)
+    }
+
+    /// The store that a command is about: of this flag, else of the configuration or the
+    /// environment.
+    pub(super) fn chosen(
+        typed: Option<&StoreFlag>,
+        config: Option<&Path>,
+    ) -> Result<StoreUrl, Exit> {
+        let store = match typed {
+            Some(typed) => Some(typed.store()?),
+            None => file::store(config, &Environment::of_process()).map_err(Exit::usage)?,
+        };
+        store.ok_or_else(|| {
+            Exit::usage(
+                "which database? Give --store postgres://USER@HOST/DATABASE, --config FILE, or HAPAX__STORE; --store postgres:// takes everything from the PG* variables",
+            )
+        })
     }
 }
 

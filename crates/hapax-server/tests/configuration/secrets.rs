@@ -160,6 +160,7 @@ fn no_password_of_a_flag_is_ever_repeated() {
             &words("store backup copy.db --store"),
             &words("keys list --store"),
             &["migrate", "--store"],
+            &["sweep", "--store"],
         ] {
             let (_, stdout, stderr) = hapax(
                 directory.path(),

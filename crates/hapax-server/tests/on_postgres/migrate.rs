@@ -41,7 +41,18 @@ fn a_dry_run_prints_what_would_run_and_changes_nothing() {
     };
     let url = postgres.database();
     postgres.psql("postgres", "CREATE ROLE dry LOGIN");
-    let dry = hapax(&["migrate", "--store", &url, "--dry-run", "--role", "dry"]);
+    let dry = hapax(&[
+        "migrate",
+        "--store",
+        &url,
+        "--dry-run",
+        "--role",
+        "dry",
+        "--user",
+        "dry",
+        "--namespace",
+        "o'hara",
+    ]);
     assert_eq!((dry.code, dry.stderr.as_str()), (0, ""));
     assert!(
         dry.stdout.contains("CREATE SCHEMA hapax")
@@ -56,6 +67,8 @@ fn a_dry_run_prints_what_would_run_and_changes_nothing() {
     );
     // The printed script has the same effect when it is run by hand.
     postgres.psql(database(&url), &dry.stdout);
+    let given = "SELECT convert_from(name, 'UTF8') FROM hapax.namespaces";
+    assert_eq!(postgres.psql(database(&url), given), "o'hara");
     assert!(
         hapax(&["migrate", "--store", &url])
             .stdout
