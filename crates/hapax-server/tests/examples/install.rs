@@ -26,6 +26,7 @@ fn parts(
             &["package.json", "package-lock.json"],
             &["server.js", "mischief.js"],
         ),
+        Language::Go | Language::Php => panic!("no service behind a gateway is in {language:?}"),
     }
 }
 

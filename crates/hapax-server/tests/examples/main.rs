@@ -16,4 +16,5 @@ mod kills;
 mod pages;
 mod paths;
 mod psql;
+mod two_calls;
 mod world;

@@ -78,7 +78,7 @@ pub struct Node {
 }
 
 impl Node {
-    fn start(mut command: Command, word: &'static str, port: Port) -> Node {
+    pub fn start(mut command: Command, word: &'static str, port: Port) -> Node {
         let program = started(&mut command, word);
         Node {
             command,

@@ -15,6 +15,10 @@ const STAMP: &str = "installed";
 pub enum Language {
     Python,
     Node,
+    /// Its sources are compiled on installation.
+    Go,
+    /// Needs no dependencies but PHP with its driver for Postgres.
+    Php,
 }
 
 /// The name and the content of a file.
@@ -76,6 +80,8 @@ impl Installed {
         let mut command = match self.language {
             Language::Python => Command::new(self.directory.join("bin/python")),
             Language::Node => Command::new("node"),
+            Language::Go => Command::new(self.directory.join("program")),
+            Language::Php => Command::new("php"),
         };
         command.current_dir(&self.directory);
         command
@@ -107,6 +113,17 @@ impl Installed {
                      --fetch-retries=2 --fetch-retry-mintimeout=500 --fetch-retry-maxtimeout=2000",
                 );
                 succeed(Command::new("npm").args(npm).current_dir(directory))?;
+            }
+            Language::Go => {
+                let build = words("build -mod=readonly -o program .");
+                let mut go = Command::new("go");
+                go.args(build).current_dir(directory);
+                // No other toolchain than the one that is here.
+                succeed(go.env("GOTOOLCHAIN", "local"))?;
+            }
+            Language::Php => {
+                let has_driver = "exit(extension_loaded('pdo_pgsql') ? 0 : 1);";
+                succeed(self.interpreter().args(["-r", has_driver]))?;
             }
         }
         std::fs::write(stamp, text).unwrap();

@@ -25,6 +25,7 @@ pub fn installed(language: Language) -> Option<Installed> {
     match language {
         Language::Python => install::install("sdk/python", language, &python, &sources.map(own)),
         Language::Node => install::install("sdk/node", language, &node, &sources.map(own)),
+        Language::Go | Language::Php => panic!("no SDK is tested in {language:?}"),
     }
 }
 
@@ -38,6 +39,7 @@ pub fn program(sdk: &Installed) -> Command {
     command.arg(match sdk.language {
         Language::Python => "charge.py",
         Language::Node => "charge.mjs",
+        Language::Go | Language::Php => panic!("no SDK is tested in {:?}", sdk.language),
     });
     command
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Instant;
 
 pub use rustix::process::Signal;
-use rustix::process::{Pid, kill_process};
+use rustix::process::{Pid, kill_process, kill_process_group};
 use tempfile::TempDir;
 
 use super::GUARD;
@@ -132,6 +132,7 @@ impl Program {
 
     /// Kills the program (SIGKILL).
     pub fn kill(&mut self) {
+        self.kill_its_group();
         self.process.kill().expect("it is ours");
         self.process.wait().expect("it is ours");
     }
@@ -198,8 +199,18 @@ impl Program {
     }
 }
 
+impl Program {
+    /// Kills the processes that it has started, if it leads a process group of its own.
+    fn kill_its_group(&self) {
+        if let Some(id) = Pid::from_raw(self.process.id().cast_signed()) {
+            let _ = kill_process_group(id, Signal::KILL);
+        }
+    }
+}
+
 impl Drop for Program {
     fn drop(&mut self) {
+        self.kill_its_group();
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
