@@ -7,6 +7,8 @@ use bytes::Bytes;
 use hapax::join::tokio_postgres::Effect;
 use hapax::{Answer, Hapax, Mode, Once, Operation, Policy, Postgres};
 use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, NoTls, Statement};
 use uuid::Uuid;
 
@@ -16,6 +18,12 @@ use crate::load::ANSWER_BYTES;
 use crate::stats::Latencies;
 
 const INSERT: &str = "INSERT INTO orders (id, item) VALUES ($1, $2)";
+const BEGIN: &str =
+    "SELECT operation_id, fence FROM hapax.start('two-calls', NULL, 'POST /orders', $1, $2)";
+const COMPLETE: &str =
+    r#"SELECT hapax.complete($1, $2, 201, '{"content-type": "application/json"}', $3::bytea)"#;
+/// Duplicates that are sent while the first transaction is open.
+const DUPLICATES: usize = 500;
 
 /// The result of one run.
 pub(super) struct Ran {
@@ -34,6 +42,21 @@ struct Desk {
     client: Client,
     insert: Statement,
     effect: Effect,
+    begin: Statement,
+    complete: Statement,
+}
+
+impl Desk {
+    async fn open(url: &str) -> Result<Desk, Error> {
+        let client = connect(url).await?;
+        Ok(Desk {
+            insert: client.prepare(INSERT).await?,
+            effect: Effect::prepare(&client, INSERT).await?,
+            begin: client.prepare(BEGIN).await?,
+            complete: client.prepare(COMPLETE).await?,
+            client,
+        })
+    }
 }
 
 impl Orders {
@@ -41,7 +64,8 @@ impl Orders {
     pub(super) async fn open(url: &str) -> Result<Orders, Error> {
         let desk = connect(url).await?;
         desk.batch_execute(
-            "CREATE TABLE orders (id uuid PRIMARY KEY, item text NOT NULL, ordered_at timestamptz NOT NULL DEFAULT now())",
+            "SELECT hapax.set_namespace('two-calls');
+             CREATE TABLE orders (id uuid PRIMARY KEY, item text NOT NULL, ordered_at timestamptz NOT NULL DEFAULT now())",
         )
         .await?;
         let policy = Policy {
@@ -66,16 +90,7 @@ impl Orders {
     ) -> Result<Ran, Error> {
         let mut desks = Vec::new();
         for _ in 0..clients {
-            let client = connect(&self.url).await?;
-            let (insert, effect) = (
-                client.prepare(INSERT).await?,
-                Effect::prepare(&client, INSERT).await?,
-            );
-            desks.push(Arc::new(Mutex::new(Desk {
-                client,
-                insert,
-                effect,
-            })));
+            desks.push(Arc::new(Mutex::new(Desk::open(&self.url).await?)));
         }
         let (begin, mut latencies) = (Instant::now(), Latencies::default());
         let clients = desks.into_iter().map(|desk| {
@@ -95,6 +110,29 @@ impl Orders {
     }
 }
 
+impl Orders {
+    /// How long duplicates take to hear that their key is in flight, one after the other, while the
+    /// first transaction stays open.
+    pub(super) async fn told_in_flight(&self) -> Result<Latencies, Error> {
+        let (first, duplicate) = (Desk::open(&self.url).await?, Desk::open(&self.url).await?);
+        let fingerprint = [7_u8; 32];
+        first.client.batch_execute("BEGIN").await?;
+        let values: [&(dyn ToSql + Sync); 2] = [&"in flight", &&fingerprint[..]];
+        first.client.query_one(&first.begin, &values).await?;
+        let mut latencies = Latencies::default();
+        for _ in 0..DUPLICATES {
+            let since = Instant::now();
+            let told = duplicate.client.query_one(&duplicate.begin, &values).await;
+            let code = told.err().and_then(|error| error.code().cloned());
+            if code.as_ref().map(SqlState::code) != Some("HX409") {
+                return Err(format!("a duplicate got {code:?}, and not HX409").into());
+            }
+            latencies.push(since.elapsed());
+        }
+        Ok(latencies)
+    }
+}
+
 async fn order_until(
     end: Instant,
     who: Who,
@@ -110,6 +148,7 @@ async fn order_until(
         );
         match who {
             Who::Bare => bare(desk, id).await?,
+            Who::TwoCalls => two_calls(desk, id).await?,
             Who::Transaction | Who::Effect => {
                 let request = id.into_bytes().to_vec();
                 once.run(id.to_string(), request, move |operation| {
@@ -131,6 +170,39 @@ async fn bare(mut desk: OwnedMutexGuard<Desk>, id: Uuid) -> Result<(), Error> {
     Ok(tx.commit().await?)
 }
 
+/// In three round trips, like the bare transaction: the calls are sent together with `BEGIN` and
+/// `COMMIT`.
+async fn two_calls(desk: OwnedMutexGuard<Desk>, id: Uuid) -> Result<(), Error> {
+    let Desk {
+        client,
+        insert,
+        begin,
+        complete,
+        ..
+    } = &*desk;
+    let (key, fingerprint) = (id.to_string(), [7_u8; 32]);
+    let values: [&(dyn ToSql + Sync); 2] = [&key, &&fingerprint[..]];
+    // The futures are polled in this order, and each sends its message when first polled.
+    let (began, begun) = tokio::join!(
+        biased;
+        client.batch_execute("BEGIN"),
+        client.query_one(begin, &values),
+    );
+    began?;
+    let begun = begun?;
+    let (operation, fence): (&str, i64) = (begun.get(0), begun.get(1));
+    client.execute(insert, &[&id, &"a book"]).await?;
+    let answer = [b'x'; ANSWER_BYTES];
+    let values: [&(dyn ToSql + Sync); 3] = [&operation, &fence, &&answer[..]];
+    let (completed, committed) = tokio::join!(
+        biased;
+        client.execute(complete, &values),
+        client.batch_execute("COMMIT"),
+    );
+    completed?;
+    Ok(committed?)
+}
+
 async fn with_its_record(
     operation: Operation,
     who: Who,
@@ -141,6 +213,7 @@ async fn with_its_record(
         client,
         insert,
         effect,
+        ..
     } = &mut *desk;
     let answer = Answer::new(201, vec![b'x'; ANSWER_BYTES]);
     let kept = match who {
@@ -149,7 +222,7 @@ async fn with_its_record(
                 .finish(&operation, client, &[&id, &"a book"], answer)
                 .await?
         }
-        Who::Bare | Who::Transaction => {
+        Who::Bare | Who::TwoCalls | Who::Transaction => {
             let tx = client.transaction().await?;
             tx.execute(insert, &[&id, &"a book"]).await?;
             operation.finish(tx, answer).await?
