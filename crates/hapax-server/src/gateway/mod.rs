@@ -387,6 +387,14 @@ async fn open(
             let store = store::postgres_with(url, high_water_file)
                 .await
                 .map_err(|error| not_opened(config, error))?;
+            let namespace = &config.namespace;
+            let is_for_start = store.is_for_start(namespace).await;
+            if is_for_start.map_err(|error| store_error(config, &error))? {
+                return Err(StartError::Setting(format!(
+                    "namespace = \"{namespace}\": it belongs to hapax.start in {}, whose transactions hold their keys open, and a gateway would wait for them: choose another namespace",
+                    config.store
+                )));
+            }
             let store = Arc::new(store);
             let (counted, watched) = (Arc::downgrade(&store), Arc::downgrade(&store));
             let store: Arc<dyn Store> = store;

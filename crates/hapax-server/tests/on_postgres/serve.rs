@@ -123,6 +123,22 @@ async fn a_role_with_no_more_than_its_grants_serves() {
 }
 
 #[test]
+fn a_namespace_that_belongs_to_two_calls_stops_the_start() {
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    let url = postgres.database();
+    hapax(&["migrate", "--store", &url, "--namespace", "shop"]).assert_code(0);
+    let flags = ["--store", &url, "--upstream", "http://127.0.0.1:1"];
+    let said = hapax_with(
+        &[&SERVE[..], &flags].concat(),
+        &[("HAPAX__NAMESPACE", "shop")],
+    );
+    said.assert_code(2);
+    said.assert_told("namespace = \"shop\": it belongs to hapax.start");
+}
+
+#[test]
 fn a_database_that_is_not_prepared_or_not_there_says_what_to_do() {
     let serve = |url: &str| {
         let begun = Instant::now();

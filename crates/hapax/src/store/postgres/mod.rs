@@ -86,6 +86,7 @@ use hapax_core::store::{
 use hapax_core::time::Clock;
 use tokio::sync::Semaphore;
 use tokio_postgres::Row;
+use tokio_postgres::types::Type;
 
 pub use connect::{ConnectError, ConnectKind};
 pub use error::OpenError;
@@ -367,6 +368,16 @@ impl Postgres {
     }
 
     /// Sends a statement on the `aside` pipeline, and repeats it while a lock prevents it.
+    /// Whether this namespace was given to `hapax.start` (see `docs/two-calls.md`): then every claim
+    /// in it is refused.
+    pub async fn is_for_start(&self, namespace: &str) -> Result<bool, StoreError> {
+        let sql = "SELECT hapax.is_for_start($1)";
+        let rows = self
+            .aside(sql, &[(&namespace.as_bytes(), Type::BYTEA)])
+            .await?;
+        rows.first().map_or(Ok(false), |row| row::get(row, 0))
+    }
+
     async fn aside(&self, sql: &str, parameters: Parameters<'_>) -> Result<Vec<Row>, StoreError> {
         let mut retries = Retries::alone(self.shared.options.lock_timeout);
         loop {

@@ -1,7 +1,9 @@
 -- Two calls: the caller claims a key, writes its effect and keeps the answer in one transaction of its own. `hapax.start` claims, `hapax.complete`
--- ends. (No function may be called `begin`: psql takes that word in a CREATE FUNCTION for the beginning of its body, and a dump of the database in plain
--- text could not be restored.) Nobody sees the claim before the commit, so it needs no lease: if the transaction is rolled back, or its process or the server dies, nothing of
+-- ends. Nobody sees the claim before the commit, so it needs no lease: if the transaction is rolled back, or its process or the server dies, nothing of
 -- it ever was.
+--
+-- No function may be called `begin`: psql takes that word in a CREATE FUNCTION for the beginning of its body, and a dump of the database in plain text
+-- could not be restored.
 
 -- The namespaces whose keys are claimed by `hapax.start`, and by which terms their answers are kept. An open transaction holds its head uncommitted, and
 -- a gateway that claims the same key in a batch would wait for it; so a namespace belongs to one or the other.
@@ -74,6 +76,14 @@ BEGIN
     INSERT INTO hapax.namespaces (name, terms) VALUES (space, number);
     UPDATE hapax.pace AS p SET start_namespaces = coalesce(p.start_namespaces, '{}') || space;
 END $$;
+
+-- For a gateway that starts: whether its namespace is one of these.
+CREATE FUNCTION hapax.is_for_start(namespace bytea) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM hapax.namespaces AS n WHERE n.name = namespace);
+END $$;
+SELECT hapax.grant_like('hapax.is_for_start(bytea)', 'hapax.pulse()');
 
 CREATE FUNCTION hapax.belongs_to_start(names bytea[]) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -386,7 +396,6 @@ BEGIN
     END IF;
     RETURN NULL;
 END $$;
-
 
 -- The fields of an answer as they are stored, by the same rules as before. Fields of one value each, which most answers have, are read without `fields_of`:
 -- that took half of the time of `complete`.

@@ -498,7 +498,7 @@ const STARTS: [&str; 6] = [
 
 /// The functions that a running store calls, and `join`, which a program that holds the attempt
 /// calls in its own transactions.
-const FUNCTIONS: [&str; 25] = [
+const FUNCTIONS: [&str; 26] = [
     "claim",
     "finish",
     "lose",
@@ -524,6 +524,7 @@ const FUNCTIONS: [&str; 25] = [
     "remember",
     "knows",
     "stats",
+    "is_for_start",
 ];
 
 struct Database {
