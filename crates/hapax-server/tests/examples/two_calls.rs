@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::files::example;
 use super::harness::install::{self, File, Installed, Language};
-use super::harness::{Answer, Client, ClientRequest, With, hapax, post, said, words};
+use super::harness::{Answer, Client, ClientRequest, With, hapax, in_time, post, said, words};
 use super::world::Node;
 
 /// A service: its folder, its language, the files that pin its dependencies, and its sources, of
@@ -425,10 +425,15 @@ impl Shop {
         drop(holder);
         for key in ["cut off", "killed"] {
             // What the killed service had open ends when its server notices.
-            let mut answer = self.hat(key).await;
-            while [409, 503].contains(&answer.status) {
-                answer = self.hat(key).await;
-            }
+            let answered = async {
+                loop {
+                    let answer = self.hat(key).await;
+                    if ![409, 503].contains(&answer.status) {
+                        return answer;
+                    }
+                }
+            };
+            let answer = in_time("the key is free again", answered).await;
             assert_eq!(answer.status, 201, "{key}: {}", answer.text());
             assert_eq!(self.hat(key).await.status, 201);
         }

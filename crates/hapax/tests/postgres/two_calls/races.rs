@@ -1,5 +1,6 @@
 //! Many with one key at the same time.
 
+use hapax_testkit::harness::in_time;
 use tokio::sync::Barrier;
 
 use super::{Shop, Started, complete, insert, is_run, order, ordered, refused, start, try_order};
@@ -195,11 +196,14 @@ async fn waiting(shop: &Shop, key: &str) -> Vec<Waiter> {
 async fn until_waiting(shop: &Shop, count: usize) {
     let session = shop.session().await;
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'";
-    loop {
-        let row = session.query_one(sql, &[]).await.expect("asked");
-        if usize::try_from(row.get::<_, i64>(0)).expect("a count") == count {
-            return;
+    let all_wait = async {
+        loop {
+            let row = session.query_one(sql, &[]).await.expect("asked");
+            if usize::try_from(row.get::<_, i64>(0)).expect("a count") == count {
+                return;
+            }
+            tokio::task::yield_now().await;
         }
-        tokio::task::yield_now().await;
-    }
+    };
+    in_time("sessions wait for the lock", all_wait).await;
 }
