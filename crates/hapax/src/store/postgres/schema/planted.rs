@@ -99,10 +99,13 @@ const PLANTS: &[Plant] = &[
     (Bug::PgStandbyIsRead, &[("IF pg_is_in_recovery() THEN", "IF false THEN")]),
     (
         Bug::PgStartOnlyLocks,
-        &[(
-            "ON CONFLICT (id) DO NOTHING\n    RETURNING true, encode(o.id, 'hex')",
-            "ON CONFLICT (id) DO UPDATE SET fence = excluded.fence, state = 1, token = excluded.token\n    RETURNING true, encode(o.id, 'hex')",
-        )],
+        &[
+            ("CASE WHEN NOT EXISTS (SELECT FROM hapax.heads AS h WHERE h.id = r.id)", "CASE WHEN true"),
+            (
+                "ON CONFLICT (id) DO NOTHING\n    RETURNING true, encode(o.id, 'hex')",
+                "ON CONFLICT (id) DO UPDATE SET fence = excluded.fence, state = 1, token = excluded.token\n    RETURNING true, encode(o.id, 'hex')",
+            ),
+        ],
     ),
     (
         Bug::PgStartOfAnyFingerprint,
@@ -113,7 +116,14 @@ const PLANTS: &[Plant] = &[
     ),
     (
         Bug::PgAnswerOutside,
-        &[("IF NOT EXISTS (SELECT FROM pg_trigger AS t", "IF false AND NOT EXISTS (SELECT FROM pg_trigger AS t")],
+        &[
+            ("IF NOT EXISTS (SELECT FROM pg_trigger AS t", "IF false AND NOT EXISTS (SELECT FROM pg_trigger AS t"),
+            (
+                "IF store.terms IS NULL OR NOT EXISTS (SELECT FROM pg_trigger AS t WHERE t.tgrelid = 'hapax.heads'::regclass AND t.tgname = 'must_be_completed') THEN",
+                "IF store.terms IS NULL THEN",
+            ),
+            ("AND EXISTS (SELECT FROM pg_trigger AS g WHERE g.tgrelid = 'hapax.heads'::regclass AND g.tgname = 'must_be_completed')", ""),
+        ],
     ),
 ];
 
