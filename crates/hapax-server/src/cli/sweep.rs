@@ -32,8 +32,8 @@ pub(super) struct Args {
 
 /// Records in one round.
 const ROUND: usize = 4096;
-/// A round looks at 32 MiB of records at most. So many rounds are tried even if they find nothing,
-/// and so many more are the end of one run.
+/// A round looks at 32 MiB of records at most. A run has at least the first number of rounds, so that
+/// it looks at half a gigabyte even if it finds nothing, and at most the second.
 const ROUNDS_MIN: usize = 16;
 const ROUNDS_MAX: usize = 10_000;
 
