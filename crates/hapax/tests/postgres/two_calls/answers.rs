@@ -125,6 +125,28 @@ async fn bytes_and_repeated_fields_come_back_as_they_were() {
     assert_eq!(order(&session, "bytes", "{}").await, Ok(expected));
 }
 
+/// The short way through `hapax.complete` has a list of its own of what is not kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fields_that_are_never_kept_are_in_no_replay() {
+    let Some(shop) = Shop::open().await else {
+        return;
+    };
+    let never = "connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade date age \
+                 content-length idempotent-replayed idempotency-expires x-request-id set-cookie hapax-outcome Set-Cookie";
+    for name in never.split_whitespace() {
+        let sql = format!(
+            "BEGIN; SELECT hapax.complete(operation_id, fence, 201, '{{\"content-type\": \"text/plain\", \"{name}\": \"1\"}}', 'ordered')
+             FROM hapax.start('shop', 'ada', 'POST /orders', '{name}', hapax.fingerprint('{{}}')) WHERE run; COMMIT"
+        );
+        shop.sql(&sql).await;
+        assert_eq!(
+            shop.order(name, "{}").await,
+            Ok(kept(201, "ordered")),
+            "{name}"
+        );
+    }
+}
+
 /// Every state, set by the owner of the schema, and what the same and another request get.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repeat_is_answered_by_the_state_of_its_record() {
