@@ -82,6 +82,14 @@ impl OperationIds {
         &self.secret
     }
 
+    /// The id by the first rule, whenever the record was made: for work whose claim is part of its
+    /// own transaction. After a rollback nothing is left of the record, and the next transaction
+    /// must be the same operation.
+    pub fn of_every_life(&self, record: &RecordId) -> OperationId {
+        OperationIds::new(self.secret, Timestamp::from_micros(u64::MAX))
+            .make(record, Timestamp::ZERO)
+    }
+
     /// The id of a record's operation: the proof, then the first half of the record's id.
     ///
     /// A database can check the id with a digest alone, and finds the record by the second half. In

@@ -349,6 +349,11 @@ pub enum PolicyError {
     /// A pointer with `*` may name several values.
     #[error("{0} may name more than one value: write a pointer without `*`")]
     PointerToMany(Pointer),
+    /// A guard in one transaction cannot follow this setting.
+    #[error(
+        "`{0}` has no effect on a guard in one transaction (`in_transaction`): leave it as it is"
+    )]
+    NotInTransaction(&'static str),
     /// The store cannot commit a record together with the caller's effect.
     #[error(
         "`mode` is transaction, but this store takes no part in a caller's transaction: keep records in the Postgres database of \

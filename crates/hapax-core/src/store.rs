@@ -45,7 +45,7 @@ use std::time::Duration;
 
 use crate::answer::Answer;
 use crate::audit::{LogEntry, LogQuery, Note, Signed};
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Fingerprint, FingerprintPolicy};
 use crate::key::Key;
 use crate::operation::{OperationIds, Secret};
 use crate::policy::Policy;
@@ -110,9 +110,32 @@ pub trait Store: Send + Sync + 'static {
 /// 2. From the statement to the end of its transaction no other write changes the record. Another
 ///    write waits, or fails with [`StoreErrorKind::Locked`].
 /// 3. The change becomes visible as a whole when the transaction commits, and not before.
+/// 4. A [start](Joins::start) claims the key inside the transaction, if there is no record, only
+///    one whose tombstone is over, or the retryable one that the caller names. Nobody else sees
+///    the claim before the commit. If the transaction is rolled back, nothing of it was ever
+///    there. Of two open transactions with the same key at most one is told that it has won.
+/// 5. A start that is committed without its end either makes the commit fail, or leaves a record
+///    that never runs again by itself.
 pub trait Joins: Send + Sync {
     /// The statement that makes this change: a [`Change::Finish`] under [`Condition::Held`].
     fn statement(&self, put: &Put) -> Statement;
+
+    /// Makes sure that records can name this policy. Called before [`start`](Joins::start), outside
+    /// of the caller's transaction.
+    fn prepare_start(&self, _policy: &Arc<FingerprintPolicy>) -> Reply<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// The statement that claims a key in the caller's transaction. It fails with [`IN_FLIGHT`] if
+    /// another open transaction has claimed it.
+    fn start(&self, start: &Start<'_>) -> Statement;
+
+    /// Reads the row that the statement of [`start`](Joins::start) returned.
+    ///
+    /// # Errors
+    ///
+    /// If the row, or the record that it shows, cannot be read.
+    fn started(&self, start: &Start<'_>, row: Option<Vec<Value>>) -> Result<Written, StoreError>;
 
     /// Called after a transaction with such a statement has committed. `head` is the record as of
     /// that commit; the record may have changed since.
@@ -125,6 +148,23 @@ pub const FENCED_OUT: &str = "HX003";
 /// The same if the attempt has ended already.
 pub const FINISHED_ALREADY: &str = "HX005";
 
+/// The error of a statement of [`Joins::start`] while another transaction with the key is open.
+pub const IN_FLIGHT: &str = "HX409";
+
+/// The claim of a key in the caller's transaction. It has no lease: the open transaction is the
+/// right to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// Which record.
+    pub id: RecordId,
+    /// The claim. Its token tells a claim that was won from a record that was found.
+    pub claim: &'a Claim,
+    /// How long to wait for another open transaction with the same key, where a store can wait.
+    pub wait: Duration,
+    /// The record that was found by an earlier start in this transaction, and that may run again.
+    pub over: Option<&'a Head>,
+}
+
 /// One statement for the caller's transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
@@ -134,20 +174,31 @@ pub struct Statement {
     pub sql: &'static str,
     /// The values of its placeholders, in order.
     pub values: Vec<Value>,
+    /// The columns of the one row that it returns; empty if it returns none.
+    pub columns: &'static [Column],
     /// The store's time of the change, in microseconds; `None` where the statement returns it.
     pub now: Option<Timestamp>,
+}
+
+/// The type of a column in the row of a [`Statement`]. Any column may be null.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Column {
+    /// Bytes.
+    Bytes,
+    /// A 64-bit integer.
+    Int,
 }
 
 /// The SQL dialect of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// Placeholders are `$1` and so on; the statement returns one number.
+    /// Placeholders are `$1` and so on.
     Postgres,
-    /// Placeholders are `?1` and so on; the statement returns nothing.
+    /// Placeholders are `?1` and so on.
     Sqlite,
 }
 
-/// The value of a placeholder.
+/// The value of a placeholder, or of a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Bytes, or null in a bytes column.

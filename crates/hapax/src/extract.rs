@@ -1,4 +1,4 @@
-//! The current operation as an axum extractor.
+//! The current operation, and the transaction of a guard in one transaction, as axum extractors.
 
 use std::fmt;
 
@@ -8,6 +8,7 @@ use hapax_core::policy::{KeyRule, Policy};
 use http::StatusCode;
 use http::request::Parts;
 
+use crate::join::{OpenTransaction, Slot};
 use crate::middleware::Passed;
 use crate::once::Operation;
 
@@ -89,5 +90,51 @@ impl<S: Sync> OptionalFromRequestParts<S> for Operation {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Self::Rejection> {
         Ok(parts.extensions.get().cloned())
+    }
+}
+
+/// The handler asked for an open transaction, and there is none to lend. Its text says why; the
+/// caller gets a bare 500, and the log the text.
+#[derive(Clone, Debug)]
+pub struct NoOpenTransaction {
+    request: String,
+    why: &'static str,
+}
+
+impl fmt::Display for NoOpenTransaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the handler of {} needs an open transaction, and {}",
+            self.request, self.why
+        )
+    }
+}
+
+impl std::error::Error for NoOpenTransaction {}
+
+impl IntoResponse for NoOpenTransaction {
+    fn into_response(self) -> Response {
+        tracing::error!("{self}");
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    }
+}
+
+impl<T: Send + 'static, S: Sync> FromRequestParts<S> for OpenTransaction<T> {
+    type Rejection = NoOpenTransaction;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, NoOpenTransaction> {
+        let why = match parts.extensions.get::<Slot<T>>().map(Slot::lend) {
+            Some(Some(transaction)) => return Ok(transaction),
+            Some(None) => "another extractor of this request has it",
+            None if parts.extensions.get::<Operation>().is_some() => {
+                "its guard has begun none of this type: give the guard a pool of the same driver (`in_transaction`)"
+            }
+            None => {
+                "the request is not guarded: guard its route (`in_transaction`), and require a key (`required`)"
+            }
+        };
+        let request = format!("{} {}", parts.method, parts.uri.path());
+        Err(NoOpenTransaction { request, why })
     }
 }

@@ -117,6 +117,59 @@ async fn prepare(client: &tokio_postgres::Client) -> Result<Effect, tokio_postgr
     Ok(order)
 }
 
+mod at_once {
+    use hapax::Done;
+    use hapax::join::OpenTransaction;
+    use sqlx::{Postgres, Transaction};
+
+    use super::*;
+
+    #[rustfmt::skip]
+    async fn order(hapax: Hapax, pool: PgPool, key: &str, item: String) -> Result<Done<bytes::Bytes>, BoxError> {
+        let mut tx = pool.begin().await?;
+        let work = async |tx: &mut Transaction<'_, Postgres>, _: &Operation| {
+            sqlx::query("INSERT INTO orders (item) VALUES ($1)").bind(&item).execute(&mut **tx).await?;
+            Ok::<_, sqlx::Error>("ordered".into())
+        };
+        let done = hapax.once("order").in_transaction(&mut tx, key, item.clone(), work).await?;
+        tx.commit().await?;                                   // the order, the key and the value
+        Ok(done)
+    }
+
+    #[derive(Clone)]
+    struct User {
+        id: String,
+    }
+
+    struct Failed;
+
+    impl From<sqlx::Error> for Failed {
+        fn from(_: sqlx::Error) -> Self {
+            Failed
+        }
+    }
+
+    impl axum::response::IntoResponse for Failed {
+        fn into_response(self) -> Response {
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+
+    #[rustfmt::skip]
+    async fn guard(url: &str, pool: PgPool) -> Result<Router, BoxError> {
+        let hapax = Hapax::postgres(url).await?.namespace("shop");
+        let guard = hapax.guard().required().in_transaction(pool).principal_from(|user: &User| user.id.clone()).build()?;
+        let app = Router::new().route("/orders", post(place)).route_layer(guard);
+        Ok(app)
+    }
+
+    #[rustfmt::skip]
+    async fn place(mut tx: OpenTransaction<Transaction<'static, Postgres>>, item: String) -> Result<StatusCode, Failed> {
+        sqlx::query("INSERT INTO orders (item) VALUES ($1)").bind(&item).execute(&mut **tx).await?;
+        Ok(StatusCode::CREATED)
+    }
+}
+
 /// The lines of a text without their indentation.
 fn lines(text: &str) -> Vec<&str> {
     text.lines()

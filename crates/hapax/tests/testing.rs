@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::routing::post as handle;
 use axum::{Router, http::Request};
 use common::{Gate, Got, Ledger};
-use hapax::core::store::{Dialect, Statement};
+use hapax::core::store::{Dialect, Statement, Value};
 use hapax::join::{Session, Transaction};
 use hapax::observe::Source;
 use hapax::testing::{TestHapax, operation};
@@ -164,7 +164,7 @@ impl Session for Unused {
         Dialect::Postgres
     }
 
-    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, std::io::Error> {
+    async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, std::io::Error> {
         panic!("{} was run", statement.sql)
     }
 

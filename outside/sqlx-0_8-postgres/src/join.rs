@@ -1,10 +1,10 @@
 //! What lets a transaction of sqlx 0.8 end an attempt: Hapax has a feature for sqlx 0.9 only, and
 //! any driver can do it that can run a statement.
 
-use hapax::core::store::{Dialect, Statement, Value};
+use hapax::core::store::{Column, Dialect, Statement, Value};
 use hapax::join::Session;
-use sqlx::postgres::{PgDatabaseError, PgSeverity};
-use sqlx::{Error, PgPool, Postgres};
+use sqlx::postgres::{PgDatabaseError, PgRow, PgSeverity};
+use sqlx::{Error, PgPool, Postgres, Row};
 
 /// An outermost transaction: one that is begun here is inside no other.
 pub struct Transaction(pub sqlx::Transaction<'static, Postgres>);
@@ -22,8 +22,8 @@ impl Session for Transaction {
         Dialect::Postgres
     }
 
-    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
-        let query = sqlx::query_scalar(statement.sql);
+    async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, Error> {
+        let query = sqlx::query(statement.sql);
         let query = statement
             .values
             .iter()
@@ -31,12 +31,23 @@ impl Session for Transaction {
                 Value::Bytes(bytes) => query.bind(bytes.as_deref()),
                 Value::Int(int) => query.bind(int),
             });
-        query.fetch_optional(&mut *self.0).await
+        let row = query.fetch_optional(&mut *self.0).await?;
+        row.map(|row| read(&row, statement)).transpose()
     }
 
     fn code(error: &Error) -> Option<String> {
         error.as_database_error()?.code().map(Into::into)
     }
+}
+
+fn read(row: &PgRow, statement: &Statement) -> Result<Vec<Value>, Error> {
+    let columns = statement.columns.iter().enumerate();
+    columns
+        .map(|(place, column)| match column {
+            Column::Bytes => row.try_get(place).map(Value::Bytes),
+            Column::Int => row.try_get(place).map(Value::Int),
+        })
+        .collect()
 }
 
 impl hapax::join::Transaction for Transaction {

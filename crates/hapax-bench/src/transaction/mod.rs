@@ -37,6 +37,8 @@ enum Who {
     Bare,
     /// `hapax.start` and `hapax.complete` in the transaction, which is the only commit.
     TwoCalls,
+    /// The same by the library, in a transaction of the driver.
+    InTransaction,
     /// The record joins a transaction of the driver.
     Transaction,
     /// Effect and record in one statement.
@@ -44,12 +46,19 @@ enum Who {
 }
 
 impl Who {
-    const ALL: [Who; 4] = [Who::Bare, Who::TwoCalls, Who::Transaction, Who::Effect];
+    const ALL: [Who; 5] = [
+        Who::Bare,
+        Who::TwoCalls,
+        Who::InTransaction,
+        Who::Transaction,
+        Who::Effect,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Who::Bare => "bare transaction",
             Who::TwoCalls => "with two calls",
+            Who::InTransaction => "with Once::in_transaction",
             Who::Transaction => "with its record",
             Who::Effect => "with its record, as one Effect",
         }

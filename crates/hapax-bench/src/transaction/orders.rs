@@ -9,7 +9,7 @@ use hapax::{Answer, Hapax, Mode, Once, Operation, Policy, Postgres};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, NoTls, Statement};
+use tokio_postgres::{Client, NoTls, Statement, Transaction};
 use uuid::Uuid;
 
 use super::Who;
@@ -34,7 +34,10 @@ pub(super) struct Ran {
 
 pub(super) struct Orders {
     url: String,
+    /// Of the namespace whose keys are claimed before the transaction.
     once: Once,
+    /// Of the one whose keys are claimed in it.
+    at_once: Once,
 }
 
 /// The connection of one client.
@@ -72,13 +75,15 @@ impl Orders {
             mode: Mode::Transaction,
             ..Policy::default()
         };
-        let once = Hapax::new(Postgres::open(url).await?)
-            .namespace("shop")
-            .once("order")
-            .policy(policy)?;
+        let hapax = Hapax::new(Postgres::open(url).await?);
         Ok(Orders {
             url: url.to_owned(),
-            once,
+            once: hapax
+                .clone()
+                .namespace("shop")
+                .once("order")
+                .policy(policy)?,
+            at_once: hapax.namespace("two-calls").once("order"),
         })
     }
 
@@ -94,8 +99,10 @@ impl Orders {
         }
         let (begin, mut latencies) = (Instant::now(), Latencies::default());
         let clients = desks.into_iter().map(|desk| {
-            let once = self.once.clone();
-            tokio::spawn(async move { order_until(begin + duration, who, &once, desk).await })
+            let (once, at_once) = (self.once.clone(), self.at_once.clone());
+            tokio::spawn(
+                async move { order_until(begin + duration, who, &once, &at_once, desk).await },
+            )
         });
         let mut orders = 0;
         for client in clients.collect::<Vec<_>>() {
@@ -137,6 +144,7 @@ async fn order_until(
     end: Instant,
     who: Who,
     once: &Once,
+    at_once: &Once,
     desk: Arc<Mutex<Desk>>,
 ) -> Result<(usize, Latencies), Error> {
     let (mut count, mut latencies) = (0, Latencies::default());
@@ -149,6 +157,7 @@ async fn order_until(
         match who {
             Who::Bare => bare(desk, id).await?,
             Who::TwoCalls => two_calls(desk, id).await?,
+            Who::InTransaction => in_transaction(at_once, desk, id).await?,
             Who::Transaction | Who::Effect => {
                 let request = id.into_bytes().to_vec();
                 once.run(id.to_string(), request, move |operation| {
@@ -203,6 +212,24 @@ async fn two_calls(desk: OwnedMutexGuard<Desk>, id: Uuid) -> Result<(), Error> {
     Ok(committed?)
 }
 
+/// In five round trips: the library does not begin the transaction, nor commit it.
+async fn in_transaction(
+    once: &Once,
+    mut desk: OwnedMutexGuard<Desk>,
+    id: Uuid,
+) -> Result<(), Error> {
+    let Desk { client, insert, .. } = &mut *desk;
+    let mut tx = client.transaction().await?;
+    let work = async |tx: &mut Transaction<'_>, _: &Operation| {
+        tx.execute(&*insert, &[&id, &"a book"]).await?;
+        Ok::<_, tokio_postgres::Error>(vec![b'x'; ANSWER_BYTES].into())
+    };
+    let request = id.into_bytes().to_vec();
+    once.in_transaction(&mut tx, id.to_string(), request, work)
+        .await?;
+    Ok(tx.commit().await?)
+}
+
 async fn with_its_record(
     operation: Operation,
     who: Who,
@@ -222,7 +249,7 @@ async fn with_its_record(
                 .finish(&operation, client, &[&id, &"a book"], answer)
                 .await?
         }
-        Who::Bare | Who::TwoCalls | Who::Transaction => {
+        _ => {
             let tx = client.transaction().await?;
             tx.execute(insert, &[&id, &"a book"]).await?;
             operation.finish(tx, answer).await?

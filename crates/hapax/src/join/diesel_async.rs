@@ -36,6 +36,8 @@
 //! A transaction begun by hand must also be rolled back by hand: until it is finished or rolled
 //! back, it stays open as long as the connection does.
 
+use std::num::NonZeroU32;
+
 use diesel::deserialize::{self, FromSql, QueryableByName};
 use diesel::pg::Pg;
 use diesel::result::{DatabaseErrorKind, Error};
@@ -62,7 +64,7 @@ impl Session for AsyncPgConnection {
             .map(|depth| depth.map_or(0, |depth| depth.get() as usize))
     }
 
-    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+    async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, Error> {
         let query = statement.values.iter().fold(
             diesel::sql_query(statement.sql).into_boxed::<Pg>(),
             |query, value| match value {
@@ -70,8 +72,8 @@ impl Session for AsyncPgConnection {
                 Value::Int(int) => query.bind::<Nullable<BigInt>, _>(*int),
             },
         );
-        let rows: Vec<Now> = query.load(self).await?;
-        Ok(rows.into_iter().next().map(|now| now.0))
+        let rows: Vec<Values> = query.load(self).await?;
+        Ok(rows.into_iter().next().map(|values| values.0))
     }
 
     /// diesel does not expose the SQLSTATE, so it is recognised by the message.
@@ -113,12 +115,31 @@ impl super::Transaction for &mut AsyncPgConnection {
     }
 }
 
-/// The number in the first column, whatever the column's name.
-struct Now(i64);
+/// The values of a row. diesel does not tell a row what was asked for, so the columns tell their
+/// own types.
+struct Values(Vec<Value>);
 
-impl QueryableByName<Pg> for Now {
+impl QueryableByName<Pg> for Values {
     fn build<'a>(row: &impl NamedRow<'a, Pg>) -> deserialize::Result<Self> {
-        let field = Row::get(row, 0).ok_or("a row without columns")?;
-        FromSql::<BigInt, Pg>::from_nullable_sql(field.value()).map(Now)
+        let value = |place| {
+            let field = Row::get(row, place).ok_or("a row without this column")?;
+            match field.value() {
+                // A null has no type here. Both stand for it.
+                None => Ok(Value::Bytes(None)),
+                Some(value) if value.get_oid() == INT8 => {
+                    FromSql::<BigInt, Pg>::from_sql(value).map(|int| Value::Int(Some(int)))
+                }
+                Some(value) => {
+                    FromSql::<Binary, Pg>::from_sql(value).map(|bytes| Value::Bytes(Some(bytes)))
+                }
+            }
+        };
+        (0..row.field_count())
+            .map(value)
+            .collect::<deserialize::Result<_>>()
+            .map(Values)
     }
 }
+
+/// The number of the type `int8` in every Postgres.
+const INT8: NonZeroU32 = NonZeroU32::new(20).expect("not zero");

@@ -52,6 +52,8 @@
 
 #[cfg(feature = "diesel-async-0_9")]
 pub mod diesel_async;
+mod guard;
+mod in_transaction;
 #[cfg(feature = "rusqlite-0")]
 pub mod rusqlite;
 #[cfg(feature = "sea-orm-2")]
@@ -60,6 +62,11 @@ pub mod sea_orm;
 pub mod sqlx;
 #[cfg(feature = "tokio-postgres-0_7")]
 pub mod tokio_postgres;
+
+#[cfg(feature = "axum")]
+pub(crate) use guard::Slot;
+pub use guard::{OpenTransaction, TransactionPool};
+pub use in_transaction::StartError;
 
 use std::error::Error;
 use std::fmt;
@@ -71,7 +78,7 @@ use hapax_core::outcome::Outcome;
 use hapax_core::policy::Mode;
 use hapax_core::record::State;
 use hapax_core::store::{
-    Change, Condition, Dialect, FENCED_OUT, FINISHED_ALREADY, Finish, Put, Statement, Store,
+    Change, Condition, Dialect, FENCED_OUT, FINISHED_ALREADY, Finish, Put, Statement, Store, Value,
     Written,
 };
 use hapax_core::time::Timestamp;
@@ -106,8 +113,9 @@ pub trait Session {
         None
     }
 
-    /// Runs the statement and returns the number in its only row, if there is a row.
-    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Self::Error>;
+    /// Runs the statement and returns its only row, if there is one: a value for each of the
+    /// statement's columns.
+    async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, Self::Error>;
 
     /// The database's code for the error: the SQLSTATE of Postgres, or the message of SQLite.
     /// `None` if the error did not come from the database.
@@ -141,8 +149,8 @@ pub trait Transaction: Session + Sized {
     async fn run_and_commit(mut self, statement: &Statement) -> Committed<Self::Error> {
         match self.run(statement).await {
             Err(error) => Committed::No(error),
-            Ok(now) => match self.commit().await {
-                Ok(()) => Committed::Yes(now),
+            Ok(row) => match self.commit().await {
+                Ok(()) => Committed::Yes(row),
                 Err(error) if Self::is_rolled_back(&error) => Committed::No(error),
                 Err(error) => Committed::Unclear(error),
             },
@@ -162,7 +170,7 @@ impl<S: Session> Session for &mut S {
         S::depth(self)
     }
 
-    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Self::Error> {
+    async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, Self::Error> {
         S::run(self, statement).await
     }
 
@@ -174,8 +182,8 @@ impl<S: Session> Session for &mut S {
 /// The result of committing a transaction.
 #[derive(Debug)]
 pub enum Committed<E> {
-    /// It has committed; the statement returned this number.
-    Yes(Option<i64>),
+    /// It has committed; the statement returned this row.
+    Yes(Option<Vec<Value>>),
     /// It has not committed: the statement failed before the commit was sent, or made the commit
     /// impossible.
     No(E),
@@ -278,6 +286,8 @@ pub enum FinishError<E> {
     /// No transaction is open. Everything the handler did has committed on its own, and the store
     /// cannot tell whether the effect is complete: the attempt is held as not joined.
     NoTransaction,
+    /// The key was claimed in this transaction, which also completes it: return the answer.
+    FinishesByItself,
     /// The transaction is nested in another, and ending it would commit nothing:
     /// [`join`](Operation::join) here, and commit the outermost.
     Nested,
@@ -304,6 +314,9 @@ impl<E: fmt::Display> fmt::Display for FinishError<E> {
             FinishError::NoTransaction => f.write_str(
                 "no transaction is open: begin one before the effect; what was done without is there, and held as unknown",
             ),
+            FinishError::FinishesByItself => {
+                f.write_str("the key was claimed in this transaction, and is completed at its end: return the answer")
+            }
             FinishError::Nested => {
                 f.write_str("the transaction is one within another, whose end commits nothing: join, and commit the outermost")
             }
@@ -362,8 +375,8 @@ impl Operation {
         match transaction.run_and_commit(&statement).await {
             // The commit may have been a nested one: the layer asks the store.
             Committed::Yes(_) if !T::ENDS_ALL => Ok(kept),
-            Committed::Yes(now) => {
-                self.note_joined(&put, statement.now.unwrap_or_else(|| micros(now)));
+            Committed::Yes(row) => {
+                self.note_joined(&put, statement.now.unwrap_or_else(|| time(row.as_deref())));
                 Ok(kept)
             }
             Committed::No(error) => Err(refused::<T>(error)),
@@ -418,6 +431,9 @@ impl Operation {
     ) -> Result<Prepared, FinishError<S::Error>> {
         self.begin_step();
         let (policy, store) = (self.policy(), self.store());
+        if self.is_in_transaction() {
+            return Err(FinishError::FinishesByItself);
+        }
         if session.depth() == Some(0) {
             self.note_outside();
             return Err(FinishError::NoTransaction);
@@ -545,8 +561,12 @@ struct Prepared {
     _room: Option<crate::once::Reserved>,
 }
 
-fn micros(now: Option<i64>) -> Timestamp {
-    Timestamp::from_micros(now.unwrap_or_default().unsigned_abs())
+/// The store's time, which is the only value in the row of a statement that ends an attempt.
+fn time(row: Option<&[Value]>) -> Timestamp {
+    match row {
+        Some([Value::Int(Some(micros))]) => Timestamp::from_micros(micros.unsigned_abs()),
+        _ => Timestamp::ZERO,
+    }
 }
 
 /// Why the statement failed. Its failure also ended the transaction.

@@ -18,8 +18,8 @@
 //! Begin as `Immediate`: SQLite refuses a transaction that reads before it writes if another
 //! connection wrote in between.
 
-use hapax_core::store::{Dialect, Statement, Value};
-use rusqlite::{Error, ErrorCode, ToSql, Transaction, params_from_iter};
+use hapax_core::store::{Column, Dialect, Statement, Value};
+use rusqlite::{Error, ErrorCode, Row, ToSql, Transaction, params_from_iter};
 
 use super::Session;
 
@@ -35,14 +35,17 @@ impl Session for Transaction<'_> {
         Some(usize::from(!self.is_autocommit()))
     }
 
-    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+    async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, Error> {
         let values = statement.values.iter().map(|value| match value {
             Value::Bytes(bytes) => bytes as &dyn ToSql,
             Value::Int(int) => int,
         });
-        self.prepare_cached(statement.sql)?
-            .execute(params_from_iter(values))
-            .map(|_| None)
+        let mut prepared = self.prepare_cached(statement.sql)?;
+        let mut rows = prepared.query(params_from_iter(values))?;
+        let row = rows.next()?.map(|row| read(row, statement)).transpose()?;
+        // To its end: a statement that is left before that may have done only a part.
+        while rows.next()?.is_some() {}
+        Ok(row)
     }
 
     fn code(error: &Error) -> Option<String> {
@@ -51,6 +54,16 @@ impl Session for Transaction<'_> {
             _ => None,
         }
     }
+}
+
+fn read(row: &Row<'_>, statement: &Statement) -> Result<Vec<Value>, Error> {
+    let columns = statement.columns.iter().enumerate();
+    columns
+        .map(|(place, column)| match column {
+            Column::Bytes => row.get(place).map(Value::Bytes),
+            Column::Int => row.get(place).map(Value::Int),
+        })
+        .collect()
 }
 
 impl super::Transaction for Transaction<'_> {

@@ -17,11 +17,15 @@
 //! counts. The layer checks that, so finishing through sea-orm costs one round trip more than
 //! through the other drivers.
 
-use hapax_core::store::{Dialect, Statement, Value};
+use hapax_core::store::{Column, Dialect, Statement, Value};
 use sea_orm::sqlx::postgres::{PgDatabaseError, PgSeverity};
-use sea_orm::{ConnectionTrait, DatabaseTransaction, DbBackend, DbErr, RuntimeErr};
+use sea_orm::{
+    ConnectionTrait, DatabaseConnection, DatabaseTransaction, DbBackend, DbErr, QueryResult,
+    RuntimeErr, TransactionTrait,
+};
 
 use super::Session;
+use super::guard::{Begin, to_its_end, transaction_pool};
 
 impl Session for DatabaseTransaction {
     type Error = DbErr;
@@ -34,23 +38,33 @@ impl Session for DatabaseTransaction {
         }
     }
 
-    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, DbErr> {
+    async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, DbErr> {
         let values = statement.values.iter().map(|value| match value {
             Value::Bytes(bytes) => bytes.clone().into(),
             Value::Int(int) => (*int).into(),
         });
-        let statement = sea_orm::Statement::from_sql_and_values(
+        let asked = sea_orm::Statement::from_sql_and_values(
             self.get_database_backend(),
             statement.sql,
             values,
         );
-        let row = self.query_one_raw(statement).await?;
-        row.map(|row| row.try_get_by_index(0)).transpose()
+        let row = self.query_one_raw(asked).await?;
+        row.map(|row| read(&row, statement)).transpose()
     }
 
     fn code(error: &DbErr) -> Option<String> {
         cause(error)?.as_database_error()?.code().map(Into::into)
     }
+}
+
+fn read(row: &QueryResult, statement: &Statement) -> Result<Vec<Value>, DbErr> {
+    let columns = statement.columns.iter().enumerate();
+    columns
+        .map(|(place, column)| match column {
+            Column::Bytes => row.try_get_by_index(place).map(Value::Bytes),
+            Column::Int => row.try_get_by_index(place).map(Value::Int),
+        })
+        .collect()
 }
 
 impl super::Transaction for DatabaseTransaction {
@@ -69,6 +83,25 @@ impl super::Transaction for DatabaseTransaction {
         error.is_some_and(|error| error.severity() == PgSeverity::Error)
     }
 }
+
+impl Begin for DatabaseConnection {
+    type Transaction = DatabaseTransaction;
+
+    async fn begin(&self) -> Result<DatabaseTransaction, DbErr> {
+        if self.get_database_backend() == DbBackend::Sqlite {
+            let why = "hapax begins no transactions of sea-orm in SQLite: use a `sqlx::SqlitePool`";
+            return Err(DbErr::Custom(why.to_owned()));
+        }
+        let database = self.clone();
+        to_its_end(async move { TransactionTrait::begin(&database).await }).await
+    }
+
+    async fn roll_back(transaction: DatabaseTransaction) -> Result<(), DbErr> {
+        transaction.rollback().await
+    }
+}
+
+transaction_pool!(DatabaseConnection);
 
 /// The error of the driver below sea-orm.
 fn cause(error: &DbErr) -> Option<&sea_orm::SqlxError> {

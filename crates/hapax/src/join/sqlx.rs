@@ -16,22 +16,39 @@
 //! `pool.begin_with("BEGIN IMMEDIATE")`: SQLite refuses a transaction that reads before it writes
 //! if another connection wrote in between.
 
-use hapax_core::store::{Dialect, Statement, Value};
-use sqlx::{Connection, Database, Error, Transaction};
+use hapax_core::store::{Column, Dialect, Statement, Value};
+use sqlx::{ColumnIndex, Connection, Database, Decode, Error, Row, Transaction, Type};
 use sqlx_core::transaction::TransactionManager;
 
 use super::Session;
+use super::guard::{Begin, to_its_end, transaction_pool};
 
 /// The differences between the databases of sqlx.
 trait Known: Connection {
     const DIALECT: Dialect;
 
-    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error>;
+    async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, Error>;
 
     fn code(error: &Error) -> Option<String>;
 
     /// Whether the database itself reported the error, and is still running.
     fn is_rolled_back(error: &Error) -> bool;
+}
+
+fn read<R>(row: &R, statement: &Statement) -> Result<Vec<Value>, Error>
+where
+    R: Row,
+    usize: ColumnIndex<R>,
+    for<'r> Option<Vec<u8>>: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let columns = statement.columns.iter().enumerate();
+    columns
+        .map(|(place, column)| match column {
+            Column::Bytes => row.try_get(place).map(Value::Bytes),
+            Column::Int => row.try_get(place).map(Value::Int),
+        })
+        .collect()
 }
 
 fn depth<C: Connection>(connection: &C) -> usize {
@@ -51,7 +68,7 @@ macro_rules! session {
                 Some(depth(self))
             }
 
-            async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+            async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, Error> {
                 Known::run(self, statement).await
             }
 
@@ -71,7 +88,7 @@ macro_rules! session {
                 Some(depth(&**self))
             }
 
-            async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+            async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, Error> {
                 Known::run(&mut **self, statement).await
             }
 
@@ -102,19 +119,16 @@ mod postgres {
     impl Known for PgConnection {
         const DIALECT: Dialect = Dialect::Postgres;
 
-        async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
-            let query =
-                statement
-                    .values
-                    .iter()
-                    .fold(
-                        sqlx::query_scalar(statement.sql),
-                        |query, value| match value {
-                            Value::Bytes(bytes) => query.bind(bytes.as_deref()),
-                            Value::Int(int) => query.bind(int),
-                        },
-                    );
-            query.fetch_optional(self).await
+        async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, Error> {
+            let query = statement
+                .values
+                .iter()
+                .fold(sqlx::query(statement.sql), |query, value| match value {
+                    Value::Bytes(bytes) => query.bind(bytes.as_deref()),
+                    Value::Int(int) => query.bind(int),
+                });
+            let row = query.fetch_optional(self).await?;
+            row.map(|row| read(&row, statement)).transpose()
         }
 
         fn code(error: &Error) -> Option<String> {
@@ -130,6 +144,21 @@ mod postgres {
     }
 
     session!(PgConnection, sqlx::Postgres);
+
+    impl Begin for sqlx::PgPool {
+        type Transaction = Transaction<'static, sqlx::Postgres>;
+
+        async fn begin(&self) -> Result<Self::Transaction, Error> {
+            let pool = self.clone();
+            to_its_end(async move { pool.begin().await }).await
+        }
+
+        async fn roll_back(transaction: Self::Transaction) -> Result<(), Error> {
+            transaction.rollback().await
+        }
+    }
+
+    transaction_pool!(sqlx::PgPool);
 }
 
 #[cfg(feature = "sqlx-0_9-sqlite")]
@@ -145,7 +174,7 @@ mod sqlite {
     impl Known for SqliteConnection {
         const DIALECT: Dialect = Dialect::Sqlite;
 
-        async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+        async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, Error> {
             let query = statement
                 .values
                 .iter()
@@ -153,8 +182,8 @@ mod sqlite {
                     Value::Bytes(bytes) => query.bind(bytes.as_deref()),
                     Value::Int(int) => query.bind(int),
                 });
-            match query.execute(&mut *self).await {
-                Ok(_) => Ok(None),
+            match query.fetch_optional(&mut *self).await {
+                Ok(row) => row.map(|row| read(&row, statement)).transpose(),
                 Err(error) => {
                     begin_again(self).await;
                     Err(error)
@@ -192,4 +221,21 @@ mod sqlite {
     }
 
     session!(SqliteConnection, sqlx::Sqlite);
+
+    impl Begin for sqlx::SqlitePool {
+        type Transaction = Transaction<'static, sqlx::Sqlite>;
+
+        /// With the write lock from the beginning: SQLite refuses a transaction that reads before
+        /// it writes if another connection wrote in between.
+        async fn begin(&self) -> Result<Self::Transaction, Error> {
+            let pool = self.clone();
+            to_its_end(async move { pool.begin_with("BEGIN IMMEDIATE").await }).await
+        }
+
+        async fn roll_back(transaction: Self::Transaction) -> Result<(), Error> {
+            transaction.rollback().await
+        }
+    }
+
+    transaction_pool!(sqlx::SqlitePool);
 }

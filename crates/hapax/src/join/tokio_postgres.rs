@@ -15,7 +15,7 @@
 
 use std::fmt;
 
-use hapax_core::store::{Dialect, Statement, Value};
+use hapax_core::store::{Column, Dialect, Statement, Value};
 use tokio_postgres::error::Severity;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row, Transaction};
@@ -30,7 +30,7 @@ impl Session for Transaction<'_> {
         Dialect::Postgres
     }
 
-    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+    async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, Error> {
         run(self.client(), statement).await
     }
 
@@ -68,14 +68,14 @@ const COMMIT: &str = "COMMIT";
 async fn run_and_commit(
     client: &Client,
     statement: &Statement,
-) -> (Result<Option<i64>, Error>, Result<(), Error>) {
+) -> (Result<Option<Vec<Value>>, Error>, Result<(), Error>) {
     // The futures are polled in this order, and each sends its message when first polled.
     tokio::join!(biased; run(client, statement), client.batch_execute(COMMIT))
 }
 
-fn judge(ran: Result<Option<i64>, Error>, committed: Result<(), Error>) -> Committed<Error> {
+fn judge(ran: Result<Option<Vec<Value>>, Error>, committed: Result<(), Error>) -> Committed<Error> {
     match (ran, committed) {
-        (Ok(now), Ok(())) => Committed::Yes(now),
+        (Ok(row), Ok(())) => Committed::Yes(row),
         (Err(error), _) | (Ok(_), Err(error))
             if <Transaction<'_> as super::Transaction>::is_rolled_back(&error) =>
         {
@@ -94,13 +94,14 @@ fn ended(transaction: Transaction<'_>, committed: &Result<(), Error>) {
 }
 
 /// Runs the statement with its parameter types given, so that it needs no preparing.
-async fn run(client: &Client, statement: &Statement) -> Result<Option<i64>, Error> {
+async fn run(client: &Client, statement: &Statement) -> Result<Option<Vec<Value>>, Error> {
     let values: Vec<_> = statement
         .values
         .iter()
         .map(|value| (of(value), kind(value)))
         .collect();
-    now(client.query_typed_opt(statement.sql, &values).await?)
+    let row = client.query_typed_opt(statement.sql, &values).await?;
+    row.map(|row| read(&row, statement)).transpose()
 }
 
 fn of(value: &Value) -> &(dyn ToSql + Sync) {
@@ -117,9 +118,14 @@ fn kind(value: &Value) -> Type {
     }
 }
 
-/// The store's time.
-fn now(row: Option<Row>) -> Result<Option<i64>, Error> {
-    row.map(|row| row.try_get(0)).transpose()
+fn read(row: &Row, statement: &Statement) -> Result<Vec<Value>, Error> {
+    let columns = statement.columns.iter().enumerate();
+    columns
+        .map(|(place, column)| match column {
+            Column::Bytes => row.try_get(place).map(Value::Bytes),
+            Column::Int => row.try_get(place).map(Value::Int),
+        })
+        .collect()
 }
 
 /// An effect of one statement, prepared together with the completion of its record: one round trip
@@ -228,14 +234,15 @@ impl Session for Whole<'_> {
         Dialect::Postgres
     }
 
-    async fn run(&mut self, statement: &Statement) -> Result<Option<i64>, Error> {
+    async fn run(&mut self, statement: &Statement) -> Result<Option<Vec<Value>>, Error> {
         let values: Vec<_> = self
             .values
             .iter()
             .copied()
             .chain(statement.values.iter().map(of))
             .collect();
-        now(self.client.query_opt(&self.effect.0, &values).await?)
+        let row = self.client.query_opt(&self.effect.0, &values).await?;
+        row.map(|row| read(&row, statement)).transpose()
     }
 
     fn code(error: &Error) -> Option<String> {

@@ -15,6 +15,7 @@ use http::{HeaderName, Response};
 use tower_layer::Layer;
 
 use super::body::Body;
+use super::in_transaction::InTransaction;
 use super::probe::Probe;
 use super::problem;
 use super::service::Idempotency;
@@ -58,6 +59,7 @@ pub struct GuardBuilder<P = PrincipalIsMissing> {
     is_undone: bool,
     name: Arc<str>,
     probe: Option<Arc<dyn Probe>>,
+    in_transaction: Option<Arc<dyn InTransaction>>,
     reply: Option<Box<RejectionReply>>,
     principal: P,
 }
@@ -165,6 +167,7 @@ impl GuardBuilder {
             is_undone: false,
             name: "".into(),
             probe: None,
+            in_transaction: None,
             reply: None,
             principal: PrincipalIsMissing,
         }
@@ -286,6 +289,7 @@ impl GuardBuilder {
             is_undone,
             name,
             probe,
+            in_transaction,
             reply,
             principal: PrincipalIsMissing,
         } = self;
@@ -297,6 +301,7 @@ impl GuardBuilder {
             is_undone,
             name,
             probe,
+            in_transaction,
             reply,
             principal: PrincipalIsSet(source),
         }
@@ -404,6 +409,11 @@ impl<P> GuardBuilder<P> {
         self
     }
 
+    pub(crate) fn set_in_transaction(mut self, pool: Arc<dyn InTransaction>) -> Self {
+        self.in_transaction = Some(pool);
+        self.set_mode(Mode::Transaction)
+    }
+
     fn set_mode(mut self, mode: Mode) -> Self {
         self.has_two_modes |= !matches!(self.policy.mode, m if m == mode || m == Mode::Hold);
         self.change(|policy| policy.mode = mode)
@@ -430,6 +440,9 @@ impl<P> GuardBuilder<P> {
             Mode::Probe if self.probe.is_none() => mistakes.push(PolicyError::NoProbe),
             _ => {}
         }
+        if self.in_transaction.is_some() {
+            mistakes.extend(not_in_transaction(&self.policy));
+        }
         mistakes
     }
 }
@@ -453,6 +466,7 @@ impl<P> GuardBuilder<P> {
             mut policy,
             name,
             probe,
+            in_transaction,
             reply,
             principal,
             ..
@@ -477,6 +491,7 @@ impl<P> GuardBuilder<P> {
             key_field,
             principal: principal.into_source(),
             probe,
+            in_transaction,
             reply,
             has_warned_close_delimited: AtomicBool::new(false),
             said_stream: AtomicBool::new(false),
@@ -521,6 +536,8 @@ pub(super) struct Shared {
     pub(super) pointers: Vec<Pointer>,
     pub(super) principal: PrincipalSource,
     pub(super) probe: Option<Arc<dyn Probe>>,
+    /// Answers each request in one transaction, if the guard does that.
+    pub(super) in_transaction: Option<Arc<dyn InTransaction>>,
     reply: Option<Box<RejectionReply>>,
     has_warned_close_delimited: AtomicBool,
     said_stream: AtomicBool,
@@ -589,6 +606,18 @@ impl Shared {
             );
         }
     }
+}
+
+/// The settings that a guard in one transaction cannot follow.
+fn not_in_transaction(policy: &Policy) -> impl Iterator<Item = PolicyError> {
+    let set = [
+        ("shadow", policy.shadow),
+        ("velocity", !policy.velocity.is_empty()),
+        ("mode", policy.mode != Mode::Transaction),
+    ];
+    set.into_iter()
+        .filter(|(_, is_set)| *is_set)
+        .map(|(name, _)| PolicyError::NotInTransaction(name))
 }
 
 /// Reports, once per guard, that the layer order is wrong: every request is refused until it is

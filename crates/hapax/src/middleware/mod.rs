@@ -106,6 +106,7 @@ mod body;
 mod buffered;
 pub mod fields;
 mod guard;
+mod in_transaction;
 mod peer;
 mod probe;
 mod problem;
@@ -122,6 +123,7 @@ pub use body::Body;
 pub use guard::{
     Guard, GuardBuilder, GuardError, KnowsPrincipal, PrincipalIsMissing, PrincipalIsSet,
 };
+pub(crate) use in_transaction::{Driven, Driving, InTransaction, Work};
 pub use peer::{Peer, Unverified};
 pub use probe::{Probe, Probed, Probing};
 pub use problem::{PAGES as PROBLEM_PAGES, PROBLEMS, problem, problem_page, rejected};

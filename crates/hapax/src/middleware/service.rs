@@ -19,7 +19,7 @@ use hapax_core::time::Timestamp;
 use hapax_core::token;
 use http::header::ACCEPT_ENCODING;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::{Extensions, HeaderName, HeaderValue, Request, Response};
 use tower_service::Service;
 use tracing::Instrument;
 
@@ -481,12 +481,24 @@ impl Shared {
         let dispatched = Arc::new(AtomicBool::new(false));
         let work = {
             let (shared, dispatched) = (self.clone(), dispatched.clone());
-            move |operation: Operation| {
+            move |operation: Operation, more: Extensions| {
                 dispatched.store(true, Ordering::SeqCst);
+                parts.extensions.extend(more);
                 work::run_probed(shared, inner, parts, buffered.guarded_body(), operation)
             }
         };
-        match self.hapax.engine().drive(call, work).await {
+        let engine = self.hapax.engine();
+        let driven = match &self.in_transaction {
+            Some(pool) => {
+                let work = Box::new(move |operation, more| Box::pin(work(operation, more)) as _);
+                pool.drive(engine.clone(), call, work).await
+            }
+            None => {
+                let work = move |operation| work(operation, Extensions::new());
+                engine.drive(call, work).await
+            }
+        };
+        match driven {
             Ok(Reply::First { head, live }) => Ok(match live {
                 Ok(mut response) => {
                     answer::mark_first(response.headers_mut(), &head);

@@ -10,7 +10,7 @@ use hapax_core::decide::Ask;
 use hapax_core::fingerprint::{Fingerprint, FingerprintPolicy, Fingerprinter, RequestHead};
 use hapax_core::key::Key;
 use hapax_core::outcome::Outcome;
-use hapax_core::policy::Policy;
+use hapax_core::policy::{KeyRule, KeySource, Policy};
 use hapax_core::record::Head;
 use hapax_core::rejection::Rejection;
 use hapax_core::request_id::RequestId;
@@ -63,12 +63,29 @@ impl Call {
         }
     }
 
-    pub(super) fn ask<'a>(&self, fingerprint: &'a Fingerprint) -> Ask<'a> {
+    pub(crate) fn ask<'a>(&self, fingerprint: &'a Fingerprint) -> Ask<'a> {
         Ask {
             fingerprint,
             deadline: self.deadline,
             token_until: self.token_until,
         }
+    }
+
+    /// Refuses a new key that is too easy to guess.
+    pub(crate) fn check_key(&self) -> Result<(), Rejection> {
+        let bits_min = self.policy.key_bits_min;
+        if bits_min > 0 && self.is_key_the_callers() && self.key.bits() < bits_min {
+            return Err(Rejection::KeyGuessable { bits_min });
+        }
+        Ok(())
+    }
+
+    /// Whether the caller chose the key, and could have chosen a better one.
+    pub(super) fn is_key_the_callers(&self) -> bool {
+        let Policy {
+            key, key_source, ..
+        } = &*self.policy;
+        *key != KeyRule::Issued && !matches!(key_source, KeySource::Derived(_))
     }
 
     /// Whether the deadline or the token's time may have passed.
@@ -79,7 +96,7 @@ impl Call {
 
     /// The fingerprint of the request under the policy that the record was made with, or the
     /// route's policy if there is no record.
-    pub(super) async fn fingerprint_for(
+    pub(crate) async fn fingerprint_for(
         &self,
         head: Option<&Head>,
     ) -> Result<Fingerprint, Rejection> {
@@ -90,7 +107,7 @@ impl Call {
             .await
     }
 
-    pub(super) async fn fingerprint(
+    pub(crate) async fn fingerprint(
         &self,
         policy: &Arc<FingerprintPolicy>,
     ) -> Result<Fingerprint, Rejection> {

@@ -340,12 +340,12 @@ async fn lead<T, W, F>(
 
 /// Whether an answer was kept under the route's current answer version. An answer of another
 /// version might mislead the caller.
-fn is_of_version(answer: &Answer, policy: &Policy) -> bool {
+pub(crate) fn is_of_version(answer: &Answer, policy: &Policy) -> bool {
     answer.version() == policy.answer_version.as_deref().map(str::as_bytes)
 }
 
 /// The rejection for a completed operation without an answer to replay.
-pub(super) fn not_kept(head: &Head) -> Rejection {
+pub(crate) fn not_kept(head: &Head) -> Rejection {
     Rejection::AnswerNotKept {
         status: head.answered(),
         at: head.finished_at,

@@ -201,7 +201,7 @@ impl Engine {
     }
 
     /// Starts the background tasks, unless they are running.
-    pub(super) fn start_background(self: &Arc<Self>) {
+    pub(crate) fn start_background(self: &Arc<Self>) {
         self.start_sweeping();
         self.start_counting();
     }
@@ -254,7 +254,7 @@ impl Engine {
 
     /// Calls the store, with a timeout. Its error goes to the observer; the caller gets a
     /// rejection.
-    pub(super) async fn ask_in<T>(
+    pub(crate) async fn ask_in<T>(
         &self,
         timeout: Duration,
         reply: hapax_core::store::Reply<'_, T>,
@@ -267,13 +267,18 @@ impl Engine {
             Ok(Err(error)) => error,
             Err(_) => StoreError::unavailable("the store did not answer in time"),
         };
-        self.store_failed(&error);
-        Err(match error.kind() {
+        Err(self.reject_for(&error))
+    }
+
+    /// Reports a failed store call, and says what its caller gets.
+    pub(crate) fn reject_for(&self, error: &StoreError) -> Rejection {
+        self.store_failed(error);
+        match error.kind() {
             StoreErrorKind::Corrupt => Rejection::AnswerCorrupt,
             // Another transaction is about to commit or give up the record.
             StoreErrorKind::Locked => Rejection::in_flight(Duration::ZERO),
             _ => Rejection::StoreUnavailable,
-        })
+        }
     }
 
     /// Reports a failed store call. An unavailable store is logged once, until it is available
@@ -309,7 +314,7 @@ impl Engine {
     }
 
     /// Takes room for one more attempt under this policy.
-    pub(super) fn room(&self, policy: &Policy) -> Result<Room, Rejection> {
+    pub(crate) fn room(&self, policy: &Policy) -> Result<Room, Rejection> {
         // Take the token first: a drain that closes the room after this waits for this attempt.
         let counted = self.attempts.token();
         let room = if policy.shadow {
@@ -350,7 +355,7 @@ impl Engine {
 }
 
 /// Room on this node for one attempt, held from before its claim until it has ended.
-pub(super) struct Room {
+pub(crate) struct Room {
     _permit: OwnedSemaphorePermit,
     _counted: TaskTrackerToken,
 }

@@ -15,7 +15,7 @@ use super::run_error::RunError;
 pub struct JsonOnce(Once);
 
 /// A value that is kept as JSON.
-struct Json<T>(T);
+pub(crate) struct Json<T>(pub(crate) T);
 
 impl<T: Serialize + DeserializeOwned + Send + 'static> Value for Json<T> {
     fn write(&self) -> Option<Bytes> {
@@ -41,6 +41,10 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Value for Json<T> {
 impl JsonOnce {
     pub(super) fn new(once: Once) -> Self {
         JsonOnce(once)
+    }
+
+    pub(crate) fn once(&self) -> &Once {
+        &self.0
     }
 
     /// Runs `work` and keeps its value, as [`Once::run`] does, but with JSON.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hapax_core::fingerprint::Fingerprint;
 use hapax_core::operation::OperationIds;
-use hapax_core::policy::{KeyRule, KeySource, Mode, Policy};
+use hapax_core::policy::{Mode, Policy};
 use hapax_core::record::{AttemptToken, Head};
 use hapax_core::rejection::Rejection;
 use hapax_core::step::{self, Caller, Claiming, Running, Step};
@@ -305,14 +305,7 @@ impl<'a> Leader<'a> {
                 taken: None,
             });
         }
-        if policy.key_bits_min > 0
-            && self.is_key_the_callers()
-            && self.call.key.bits() < policy.key_bits_min
-        {
-            return Err(Rejection::KeyGuessable {
-                bits_min: policy.key_bits_min,
-            });
-        }
+        self.call.check_key()?;
         let is_stranger = self.engine.find_room(self.call).await?;
         let counted = unverified
             .as_ref()
@@ -335,14 +328,6 @@ impl<'a> Leader<'a> {
             reserved,
             taken: Some(taken),
         })
-    }
-
-    /// Whether the caller chose the key, and could have chosen a better one.
-    fn is_key_the_callers(&self) -> bool {
-        let Policy {
-            key, key_source, ..
-        } = &*self.call.policy;
-        *key != KeyRule::Issued && !matches!(key_source, KeySource::Derived(_))
     }
 
     /// Makes the attempt of a won claim: the resources it has taken are now spent.
@@ -371,7 +356,7 @@ impl<'a> Leader<'a> {
             self.engine.capacity.add_record();
             taken.spend();
             let guessable = self.call.key.looks_like();
-            if let Some(kind) = guessable.filter(|_| self.is_key_the_callers()) {
+            if let Some(kind) = guessable.filter(|_| self.call.is_key_the_callers()) {
                 self.engine.observe(&Event::GuessableKey { subject, kind });
             }
         }

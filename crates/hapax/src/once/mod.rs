@@ -107,8 +107,11 @@ mod usage;
 mod velocity;
 
 pub(crate) use call::{Call, Ended, Fingerprinting, Reply, Request, UnverifiedCall};
-pub(crate) use engine::Engine;
+pub(crate) use drive::{is_of_version, not_kept};
 pub use engine::{Drained, Limits};
+pub(crate) use engine::{Engine, Room};
+#[cfg(feature = "json")]
+pub(crate) use json::Json;
 #[cfg(feature = "json")]
 pub use json::JsonOnce;
 pub use not_done::{NotDone, NotDoneExt};
@@ -117,6 +120,7 @@ pub use operation::Operation;
 pub use operators::{Audit, OperatorError, Settlement};
 pub use quota_store::Quotas;
 pub use run::{Done, Once};
+pub(crate) use run::{Value, catch_panic, keep};
 pub use run_error::RunError;
 pub(crate) use shadow::Prediction;
 pub use sweep::Sweep;

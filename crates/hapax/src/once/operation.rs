@@ -37,6 +37,7 @@ struct Inside {
     key: Key,
     scope: Arc<Scope>,
     follows_lost: bool,
+    is_in_transaction: bool,
     policy: Arc<Policy>,
     store: Arc<QuotaStore>,
     joined: OnceLock<Joined>,
@@ -57,6 +58,25 @@ pub(super) struct OperationContext {
 
 impl Operation {
     pub(super) fn new(id: OperationId, head: &Head, ties: OperationContext) -> Self {
+        Operation::make(id, head, ties, false)
+    }
+
+    /// Of a key that was claimed in the transaction of the work, which also completes it.
+    pub(crate) fn in_transaction(
+        id: OperationId,
+        head: &Head,
+        policy: Arc<Policy>,
+        store: Arc<QuotaStore>,
+    ) -> Self {
+        let ties = OperationContext {
+            policy,
+            store,
+            follows_lost: false,
+        };
+        Operation::make(id, head, ties, true)
+    }
+
+    fn make(id: OperationId, head: &Head, ties: OperationContext, is_in_transaction: bool) -> Self {
         let OperationContext {
             policy,
             store,
@@ -71,6 +91,7 @@ impl Operation {
             key: head.key.clone(),
             scope: head.scope.clone(),
             follows_lost,
+            is_in_transaction,
             policy,
             store,
             joined: OnceLock::new(),
@@ -112,6 +133,11 @@ impl Operation {
     /// Whether the previous attempt was lost, and may have had its effect.
     pub fn follows_lost(&self) -> bool {
         self.0.follows_lost
+    }
+
+    /// Whether the key was claimed in the transaction of the work, and is completed at its end.
+    pub(crate) fn is_in_transaction(&self) -> bool {
+        self.0.is_in_transaction
     }
 
     pub(crate) fn policy(&self) -> &Policy {

@@ -55,7 +55,7 @@ pub struct Done<T> {
 }
 
 /// A value that can be kept.
-pub(super) trait Value: Sized + Send + 'static {
+pub(crate) trait Value: Sized + Send + 'static {
     /// The bytes to keep. `None` if the value cannot be written.
     fn write(&self) -> Option<Bytes>;
 
@@ -182,7 +182,16 @@ impl Once {
         done(self.engine.drive(call, work).await?)
     }
 
-    fn call(&self, key: Key, content_type: Option<&'static str>, request: Bytes) -> Call {
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn call(
+        &self,
+        key: Key,
+        content_type: Option<&'static str>,
+        request: Bytes,
+    ) -> Call {
         let scope = Arc::new(self.scope.clone());
         Call {
             id: RecordId::of(&scope, &key),
@@ -269,7 +278,7 @@ where
     }
 }
 
-fn keep<T: Value>(value: T, policy: &Policy) -> Ended<Result<T, RunError>> {
+pub(crate) fn keep<T: Value>(value: T, policy: &Policy) -> Ended<Result<T, RunError>> {
     let written = policy.keep_answers.then(|| value.write()).flatten();
     let answer = written
         .filter(|bytes| bytes.len() <= policy.answer_bytes_max)
@@ -309,7 +318,7 @@ fn lost<T>(loss: Loss, error: BoxError, policy: &Policy) -> Ended<Result<T, RunE
 }
 
 /// Awaits the future. If it panics, returns the message.
-async fn catch_panic<F: Future>(future: F) -> Result<F::Output, String> {
+pub(crate) async fn catch_panic<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
     std::future::poll_fn(|context| {
         // Unwind safe: the future is only dropped after its panic.

@@ -51,6 +51,8 @@ pub mod postgres;
 pub mod sqlite;
 #[cfg(feature = "sqlite")]
 mod sqlite_kit;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod start_row;
 
 use std::sync::Arc;
 

@@ -1,16 +1,17 @@
 //! The six drivers, and an additional way to end with one of them.
 
+use bytes::Bytes;
 use diesel_async::{
     AnsiTransactionManager, AsyncConnection, AsyncPgConnection, TransactionManager,
 };
-use hapax::Operation;
 use hapax::join::Kept;
 use hapax::join::tokio_postgres::Effect;
+use hapax::{Done, Once, Operation, RunError};
 use rusqlite::TransactionBehavior;
 use sea_orm::{ConnectionTrait, TransactionTrait};
 use tokio::runtime::Handle;
 
-use crate::script::{Driver, End, Failed, Point, Script, answer, driver};
+use crate::script::{Driver, End, Failed, Point, Script, answer, body, driver};
 
 /// The parameters are the record and the fence.
 const EFFECT: &str = "INSERT INTO effects (record, fence) VALUES ($1, $2)";
@@ -332,4 +333,101 @@ impl Driver for Rusqlite {
         work.await
             .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
     }
+}
+
+/// Claims the key in the transaction of its effect.
+pub struct SqlxPostgresAtOnce(sqlx::PgPool);
+
+impl Driver for SqlxPostgresAtOnce {
+    const NAME: &'static str = "sqlx, at once";
+    const IS_FILE: bool = false;
+    const AT_ONCE: bool = true;
+
+    fn new(at: &str) -> Self {
+        SqlxPostgresAtOnce(sqlx::PgPool::connect_lazy(at).expect("a URL"))
+    }
+
+    async fn perform(&self, _: &Operation, _: &Script) -> Result<Kept, Failed> {
+        unreachable!("it runs at once")
+    }
+
+    async fn run_at_once(
+        &self,
+        once: &Once,
+        key: &str,
+        script: &Script,
+    ) -> Result<Done<Bytes>, RunError> {
+        let mut tx = self.0.begin().await.map_err(not_done)?;
+        script.at(Point::Begun).await;
+        let work = async |connection: &mut sqlx::PgConnection, operation: &Operation| {
+            script.at(Point::Claimed).await;
+            let effect = sqlx::query(EFFECT)
+                .bind(operation.record().as_bytes().to_vec())
+                .bind(fence(operation));
+            effect.execute(connection).await?;
+            script.at(Point::Written).await;
+            Ok::<_, sqlx::Error>(body(operation.fence().as_u64()).into())
+        };
+        let done = once.in_transaction(&mut *tx, key, "order", work).await?;
+        script.at(Point::Joined).await;
+        script.at(Point::Committing).await;
+        tx.commit().await.map_err(not_done)?;
+        script.at(Point::Committed).await;
+        Ok(done)
+    }
+}
+
+/// Claims the key in the transaction of its effect.
+pub struct RusqliteAtOnce(String);
+
+impl Driver for RusqliteAtOnce {
+    const NAME: &'static str = "rusqlite, at once";
+    const IS_FILE: bool = true;
+    const AT_ONCE: bool = true;
+
+    fn new(at: &str) -> Self {
+        RusqliteAtOnce(at.to_owned())
+    }
+
+    async fn perform(&self, _: &Operation, _: &Script) -> Result<Kept, Failed> {
+        unreachable!("it runs at once")
+    }
+
+    async fn run_at_once(
+        &self,
+        once: &Once,
+        key: &str,
+        script: &Script,
+    ) -> Result<Done<Bytes>, RunError> {
+        let (at, once, key, script) =
+            (self.0.clone(), once.clone(), key.to_owned(), script.clone());
+        let work = move || {
+            let here = Handle::current();
+            let mut connection = rusqlite::Connection::open(at).map_err(not_done)?;
+            let mut tx = connection
+                .transaction_with_behavior(TransactionBehavior::Immediate)
+                .map_err(not_done)?;
+            here.block_on(script.at(Point::Begun));
+            let work = async |tx: &mut rusqlite::Transaction<'_>, operation: &Operation| {
+                script.at(Point::Claimed).await;
+                let record = operation.record();
+                tx.execute(EFFECT, (record.as_bytes().as_slice(), fence(operation)))?;
+                script.at(Point::Written).await;
+                Ok::<_, rusqlite::Error>(body(operation.fence().as_u64()).into())
+            };
+            let done = here.block_on(once.in_transaction(&mut tx, &*key, "order", work))?;
+            here.block_on(script.at(Point::Joined));
+            here.block_on(script.at(Point::Committing));
+            tx.commit().map_err(not_done)?;
+            here.block_on(script.at(Point::Committed));
+            Ok(done)
+        };
+        tokio::task::spawn_blocking(work)
+            .await
+            .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    }
+}
+
+fn not_done(error: impl Into<hapax::BoxError>) -> RunError {
+    RunError::NotDone(error.into())
 }

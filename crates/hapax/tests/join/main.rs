@@ -5,6 +5,8 @@
 
 mod drivers;
 mod ends;
+mod guarded;
+mod in_transaction;
 mod kills;
 mod lost;
 mod place;

@@ -84,6 +84,24 @@ impl Place {
         open(self.at()).await
     }
 
+    /// Lets callers claim keys of this namespace in their own transactions. A file needs no leave.
+    pub async fn give_namespace(&self, namespace: &str) {
+        if let Place::Server { .. } = self {
+            let sql = format!("SELECT hapax.set_namespace('{namespace}')");
+            self.session()
+                .await
+                .batch_execute(&sql)
+                .await
+                .expect("given");
+        }
+    }
+
+    /// Removes all effects from a file.
+    pub fn forget_effects(&self) {
+        let connection = rusqlite::Connection::open(self.at()).expect("the file");
+        connection.execute("DELETE FROM effects", []).expect("gone");
+    }
+
     /// All records and effects, read in one snapshot.
     pub async fn rows(&self) -> Vec<Row> {
         let sql = |heads: &str| {

@@ -5,8 +5,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hapax::join::{FinishError, Kept};
-use hapax::{Answer, Operation};
+use hapax::{Answer, Done, Once, Operation, RunError};
 
 /// What the tests need from a driver.
 pub trait Driver: Send + Sync + Sized + 'static {
@@ -24,6 +25,19 @@ pub trait Driver: Send + Sync + Sized + 'static {
         operation: &Operation,
         script: &Script,
     ) -> impl Future<Output = Result<Kept, Failed>> + Send;
+
+    /// Whether it claims the key in the transaction of the effect: then this is run instead.
+    const AT_ONCE: bool = false;
+
+    /// Claims a key, writes its effect and completes it, in one transaction.
+    fn run_at_once(
+        &self,
+        _once: &Once,
+        _key: &str,
+        _script: &Script,
+    ) -> impl Future<Output = Result<Done<Bytes>, RunError>> + Send {
+        async { unreachable!("{} claims apart from its effect", Self::NAME) }
+    }
 }
 
 /// How the transaction ends.
@@ -39,6 +53,8 @@ pub enum End {
 /// commits in one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
+    /// Only where the key is claimed in the transaction of the effect.
+    Claimed,
     Begun,
     Written,
     Joined,

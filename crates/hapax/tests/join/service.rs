@@ -10,7 +10,8 @@ use tokio::runtime::Builder;
 use tokio::sync::{Notify, mpsc};
 
 use crate::drivers::{
-    DieselAsync, Rusqlite, SeaOrm, SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect,
+    DieselAsync, Rusqlite, RusqliteAtOnce, SeaOrm, SqlxPostgres, SqlxPostgresAtOnce, SqlxSqlite,
+    TokioPostgres, TokioPostgresEffect,
 };
 use crate::place::open;
 use crate::script::{Driver, End, Failed, Point, Script};
@@ -42,8 +43,10 @@ pub fn served() -> bool {
     match role.as_str() {
         DieselAsync::NAME => serve::<DieselAsync>(),
         Rusqlite::NAME => serve::<Rusqlite>(),
+        RusqliteAtOnce::NAME => serve::<RusqliteAtOnce>(),
         SeaOrm::NAME => serve::<SeaOrm>(),
         SqlxPostgres::NAME => serve::<SqlxPostgres>(),
+        SqlxPostgresAtOnce::NAME => serve::<SqlxPostgresAtOnce>(),
         SqlxSqlite::NAME => serve::<SqlxSqlite>(),
         TokioPostgres::NAME => serve::<TokioPostgres>(),
         TokioPostgresEffect::NAME => serve::<TokioPostgresEffect>(),
@@ -106,6 +109,7 @@ impl<D: Driver> Service<D> {
             match self.run(&key, None).await {
                 Err(
                     RunError::Lost { .. }
+                    | RunError::NotDone(_)
                     | RunError::Rejected(Rejection::InFlight { .. } | Rejection::StoreUnavailable),
                 ) => {
                     // As callers do when they are told to retry.
@@ -122,6 +126,14 @@ impl<D: Driver> Service<D> {
         key: &str,
         step: Option<String>,
     ) -> Result<Done<Bytes>, RunError> {
+        if D::AT_ONCE {
+            let (service, name) = (self.clone(), key.to_owned());
+            let script = Script::new(End::JoinAndCommit).passing(move |point| {
+                let (service, name, step) = (service.clone(), name.clone(), step.clone());
+                async move { service.pass(&name, called(point), &step).await }
+            });
+            return self.driver.run_at_once(&self.once, key, &script).await;
+        }
         let (service, name) = (self.clone(), key.to_owned());
         let work = async move |operation: Operation| {
             service.clone().pass(&name, "claimed", &step).await;
@@ -164,6 +176,7 @@ impl<D: Driver> Service<D> {
 
 fn called(point: Point) -> &'static str {
     match point {
+        Point::Claimed => "claimed",
         Point::Begun => "begun",
         Point::Written => "written",
         Point::Joined => "joined",

@@ -348,7 +348,7 @@ async fn mistakes_in_the_call_are_told_and_claim_nothing() {
         format!("'shop', 'ada', 'POST ', 'key', {print}"),
         format!("'shop', 'ada', '', 'key', {print}"),
         format!("'shop', 'ada', NULL, 'key', {print}"),
-        format!("'shop', repeat('a', 513), 'POST /orders', 'key', {print}"),
+        format!("'shop', repeat('a', 8193), 'POST /orders', 'key', {print}"),
         "'shop', 'ada', 'POST /orders', 'key', NULL".to_owned(),
         "'shop', 'ada', 'POST /orders', 'key', 'short'".to_owned(),
     ] {

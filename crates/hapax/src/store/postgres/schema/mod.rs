@@ -27,7 +27,7 @@ use super::ConnectOptions;
 use super::connect::{ConnectError, connect};
 
 /// The schema version that this program was written for.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// How often a migration is tried while its tables are in use, and the pause in between. Each try
 /// is short, so that live traffic does not queue behind it.
@@ -141,6 +141,7 @@ const LIVES: &str = include_str!("0002_lives.sql");
 const COUNTS: &str = include_str!("0003_counts.sql");
 const REQUEST_ID: &str = include_str!("0004_request_id.sql");
 const TWO_CALLS: &str = include_str!("0005_two_calls.sql");
+const START_RECORD: &str = include_str!("0006_start_record.sql");
 
 /// All migrations up to [`VERSION`].
 pub fn migrations() -> Vec<Migration> {
@@ -175,6 +176,12 @@ pub fn migrations() -> Vec<Migration> {
             version: 5,
             name: "two_calls",
             sql: text(TWO_CALLS),
+            oldest: 2,
+        },
+        Migration {
+            version: 6,
+            name: "start_record",
+            sql: text(START_RECORD),
             oldest: 2,
         },
     ]
@@ -496,9 +503,9 @@ const STARTS: [&str; 6] = [
     "stats",
 ];
 
-/// The functions that a running store calls, and `join`, which a program that holds the attempt
-/// calls in its own transactions.
-const FUNCTIONS: [&str; 26] = [
+/// The functions that a running store calls, and `start_record` and `join`, which a program calls
+/// in its own transactions.
+const FUNCTIONS: [&str; 27] = [
     "claim",
     "finish",
     "lose",
@@ -525,6 +532,7 @@ const FUNCTIONS: [&str; 26] = [
     "knows",
     "stats",
     "is_for_start",
+    "start_record",
 ];
 
 struct Database {

@@ -100,18 +100,18 @@ const PLANTS: &[Plant] = &[
     (
         Bug::PgStartOnlyLocks,
         &[
-            ("CASE WHEN NOT EXISTS (SELECT FROM hapax.heads AS h WHERE h.id = r.id)", "CASE WHEN true"),
+            ("CASE WHEN NOT EXISTS (SELECT FROM hapax.heads AS r WHERE r.id = of_id)", "CASE WHEN true"),
             (
-                "ON CONFLICT (id) DO NOTHING\n    RETURNING true, encode(o.id, 'hex')",
-                "ON CONFLICT (id) DO UPDATE SET fence = excluded.fence, state = 1, token = excluded.token\n    RETURNING true, encode(o.id, 'hex')",
+                "ON CONFLICT (id) DO NOTHING RETURNING o.* INTO h;",
+                "ON CONFLICT (id) DO UPDATE SET fence = excluded.fence, state = 1, token = excluded.token RETURNING o.* INTO h;",
             ),
         ],
     ),
     (
         Bug::PgStartOfAnyFingerprint,
         &[
-            ("h.fingerprint IS DISTINCT FROM start_known.fingerprint OR", ""),
-            ("ELSIF h.fingerprint <> start_known.fingerprint THEN", "ELSIF false THEN"),
+            ("h.fingerprint IS DISTINCT FROM of_fingerprint OR", ""),
+            ("ELSIF h.fingerprint <> start.fingerprint THEN", "ELSIF false THEN"),
         ],
     ),
     (
@@ -128,12 +128,13 @@ const PLANTS: &[Plant] = &[
 ];
 
 /// The SQL in which the texts are searched.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     super::STORE,
     super::LIVES,
     super::COUNTS,
     super::REQUEST_ID,
     super::TWO_CALLS,
+    super::START_RECORD,
 ];
 
 /// The SQL of a migration with the active bugs. Every text is searched in all migrations, whichever
