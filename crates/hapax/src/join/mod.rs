@@ -52,7 +52,33 @@
 
 #[cfg(feature = "diesel-async-0_9")]
 pub mod diesel_async;
+#[cfg_attr(
+    not(any(
+        feature = "sqlx-0_9-postgres",
+        feature = "sqlx-0_9-sqlite",
+        feature = "sea-orm-2"
+    )),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        reason = "no driver whose pool a guard can use is compiled in"
+    )
+)]
 mod guard;
+#[cfg_attr(
+    not(any(
+        feature = "sqlx-0_9-postgres",
+        feature = "sqlx-0_9-sqlite",
+        feature = "sea-orm-2"
+    )),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        reason = "no driver whose pool a guard can use is compiled in"
+    )
+)]
 mod in_transaction;
 #[cfg(feature = "rusqlite-0")]
 pub mod rusqlite;

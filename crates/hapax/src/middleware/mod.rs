@@ -106,6 +106,19 @@ mod body;
 mod buffered;
 pub mod fields;
 mod guard;
+#[cfg_attr(
+    not(any(
+        feature = "sqlx-0_9-postgres",
+        feature = "sqlx-0_9-sqlite",
+        feature = "sea-orm-2"
+    )),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        reason = "no driver whose pool a guard can use is compiled in"
+    )
+)]
 mod in_transaction;
 mod peer;
 mod probe;
@@ -123,6 +136,19 @@ pub use body::Body;
 pub use guard::{
     Guard, GuardBuilder, GuardError, KnowsPrincipal, PrincipalIsMissing, PrincipalIsSet,
 };
+#[cfg_attr(
+    not(any(
+        feature = "sqlx-0_9-postgres",
+        feature = "sqlx-0_9-sqlite",
+        feature = "sea-orm-2"
+    )),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        reason = "no driver whose pool a guard can use is compiled in"
+    )
+)]
 pub(crate) use in_transaction::{Driven, Driving, InTransaction, Work};
 pub use peer::{Peer, Unverified};
 pub use probe::{Probe, Probed, Probing};
