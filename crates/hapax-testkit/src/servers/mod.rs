@@ -12,6 +12,11 @@
 //! assert_eq!(postgres.psql("postgres", "SELECT 1"), "1");
 //! # drop(url);
 //! ```
+//!
+//! [`Postgres`] has standbys to fail over to. [`Redis`], or Valkey, is one server; with replicas
+//! and sentinels it is a [`RedisSentinel`], and with its keys on many nodes a [`RedisCluster`].
+//! [`PgBouncer`], [`HaProxy`] and [`FaultProxy`] stand in front of a server, and [`faketime`] gives
+//! one another clock.
 
 mod directory;
 mod faketime;
@@ -22,6 +27,7 @@ mod port;
 mod postgres;
 mod process;
 mod programs;
+mod redis;
 mod standby;
 mod template;
 
@@ -31,6 +37,7 @@ pub use haproxy::HaProxy;
 pub use pgbouncer::PgBouncer;
 pub use port::Port;
 pub use postgres::Postgres;
+pub use redis::{Redis, RedisCluster, RedisProgram, RedisSentinel};
 
 /// Prints that a test was skipped, and why.
 fn skipped(why: &str) {

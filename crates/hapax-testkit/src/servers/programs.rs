@@ -12,6 +12,15 @@ pub(super) fn program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
+/// Finds a program that `./check needs` put beside the build: in the directory `tools` of the build
+/// that this test belongs to.
+pub(super) fn tool(name: &str) -> Option<PathBuf> {
+    let test = std::env::current_exe().ok()?;
+    test.ancestors()
+        .map(|directory| directory.join("tools").join(name))
+        .find(|file| file.is_file())
+}
+
 /// The directory of the newest supported PostgreSQL. Debian keeps the programs of a server off the
 /// path.
 pub(super) fn postgres_programs() -> Option<PathBuf> {
