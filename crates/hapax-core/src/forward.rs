@@ -21,7 +21,7 @@
 ///
 ///     hapax_core::forward_store!(
 ///         self => self.store;
-///         get, renew, list, sweep, info, remember, knows, log, note, joins
+///         get, renew, list, sweep, info, remember, knows, log, note, joins, wakes
 ///     );
 /// }
 /// ```
@@ -107,6 +107,11 @@ macro_rules! forward_store {
     (@ joins, $self:ident, $store:expr) => {
         fn joins(&$self) -> ::std::option::Option<&dyn $crate::store::Joins> {
             $store.joins()
+        }
+    };
+    (@ wakes, $self:ident, $store:expr) => {
+        fn wakes(&$self) -> ::std::option::Option<&dyn $crate::store::Wakes> {
+            $store.wakes()
         }
     };
 }

@@ -28,6 +28,11 @@ impl Secret {
         self.0
     }
 
+    /// A key for one purpose, which says nothing about the secret or about other keys.
+    pub fn key_for(&self, purpose: &str) -> [u8; 32] {
+        self.sign(&Parts::new(purpose).finish())
+    }
+
     pub(crate) fn sign(&self, digest: &[u8; 32]) -> [u8; 32] {
         let mut mac =
             Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");

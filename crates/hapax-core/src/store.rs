@@ -97,6 +97,26 @@ pub trait Store: Send + Sync + 'static {
     fn joins(&self) -> Option<&dyn Joins> {
         None
     }
+
+    /// How the store tells its nodes of changes; `None` if they only poll.
+    fn wakes(&self) -> Option<&dyn Wakes> {
+        None
+    }
+}
+
+/// A store that tells its nodes when a record may have changed, so that a request that waits for an
+/// attempt of another node gets its answer at once. It is a hint: a node reads the record before it
+/// believes anything, and polls as well, since a hint may be lost.
+pub trait Wakes: Send + Sync {
+    /// Begins to tell of changes of this record. Once it is told of, the record may have changed
+    /// since the call.
+    fn watch(&self, id: RecordId);
+
+    /// Ends that.
+    fn unwatch(&self, id: RecordId);
+
+    /// Waits until a record that is watched may have changed. Dropping the future loses nothing.
+    fn changed(&self) -> Pin<Box<dyn Future<Output = RecordId> + Send + '_>>;
 }
 
 /// A store that takes part in callers' transactions: an effect and its record commit together.
@@ -498,6 +518,10 @@ impl AddAssign for Swept {
         self.unlogged += other.unlogged;
     }
 }
+
+/// How long a node may use copies of answers by one reading of the forget-epoch. `forget` waits that
+/// long, so that when it returns no node can serve the answer.
+pub const EPOCH_GOOD_FOR: Duration = Duration::from_secs(1);
 
 /// The facts about its store that a node asks for each second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ impl Backoff {
     }
 
     /// Makes the first try follow without a pause.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
     pub(crate) fn immediate(self) -> Backoff {
         Backoff {
             first: Duration::ZERO,
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(backoff.next_pause(), MIN);
     }
 
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
     #[test]
     fn an_immediate_one_begins_without_a_pause() {
         let mut backoff = Backoff::new(MIN, MAX).immediate();

@@ -233,7 +233,56 @@ mod postgres {
     }
 }
 
+#[cfg(feature = "redis")]
+mod redis {
+    use std::pin::Pin;
+    use std::sync::Arc;
+
+    use super::{Builder, Store};
+    use crate::Hapax;
+    use crate::store::redis::{OpenError, Options, Redis};
+
+    /// The Redis of a [`Builder`] made by [`Hapax::redis_best_effort`].
+    pub struct RedisAddress(String);
+
+    impl Hapax {
+        /// Keeps records in a Redis or Valkey, which many nodes may share. What Redis loses in a
+        /// crash or a failover is lost, and a request whose record is lost may have its effect
+        /// again: for effects that must not, use [`Hapax::postgres`](Hapax::postgres).
+        ///
+        /// ```no_run
+        /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+        /// use hapax::Hapax;
+        ///
+        /// let hapax = Hapax::redis_best_effort("redis://cache.internal").await?.namespace("shop");
+        /// # Ok(()) }
+        /// ```
+        ///
+        /// For other options of the store: `Hapax::new(Redis::open(options).await?)`.
+        #[must_use = "await it: that connects to Redis"]
+        pub fn redis_best_effort(address: impl Into<String>) -> Builder<RedisAddress> {
+            Builder::new(RedisAddress(address.into()))
+        }
+    }
+
+    impl IntoFuture for Builder<RedisAddress> {
+        type Output = Result<Hapax, OpenError>;
+        type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+        fn into_future(self) -> Self::IntoFuture {
+            Box::pin(async move {
+                let Builder { store, settings } = self;
+                let options = Options::best_effort(&store.0)?;
+                let store: Arc<dyn Store> = Arc::new(Redis::open(options).await?);
+                Ok(Builder { store, settings }.build())
+            })
+        }
+    }
+}
+
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresDatabase;
+#[cfg(feature = "redis")]
+pub use redis::RedisAddress;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteFile;

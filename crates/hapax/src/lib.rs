@@ -35,6 +35,8 @@ pub use budget::{BodyBudget, BodyUsage};
 pub use builder::Builder;
 #[cfg(feature = "postgres")]
 pub use builder::PostgresDatabase;
+#[cfg(feature = "redis")]
+pub use builder::RedisAddress;
 #[cfg(feature = "sqlite")]
 pub use builder::SqliteFile;
 pub use hapax_core as core;
@@ -70,6 +72,9 @@ pub use store::guest::Guest;
 #[cfg(feature = "postgres")]
 #[doc(inline)]
 pub use store::postgres::Postgres;
+#[cfg(feature = "redis")]
+#[doc(inline)]
+pub use store::redis::Redis;
 #[cfg(feature = "sqlite")]
 #[doc(inline)]
 pub use store::sqlite::Sqlite;

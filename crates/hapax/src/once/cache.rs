@@ -5,11 +5,10 @@
 //! the epoch and waits that long, so that when it returns no node can serve the answer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use hapax_core::record::Record;
 use hapax_core::scope::RecordId;
-use hapax_core::store::{Seen, StoreInfo};
+use hapax_core::store::{EPOCH_GOOD_FOR, Seen, StoreInfo};
 use hapax_core::time::Timestamp;
 use parking_lot::Mutex;
 use quick_cache::Weighter;
@@ -17,9 +16,6 @@ use quick_cache::sync::DefaultLifecycle;
 use tokio::time::Instant;
 
 use crate::hash::Ids;
-
-/// How long a reading of the forget-epoch is valid.
-pub(crate) const EPOCH_GOOD_FOR: Duration = Duration::from_secs(1);
 
 /// The approximate size of an entry without its answer.
 const ENTRY_BYTES: usize = 512;

@@ -8,11 +8,10 @@ use hapax_core::outcome::Loss;
 use hapax_core::record::{Fence, Head, Last, Record, State};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{
-    Change, Condition, Finish, Lifetime, ListQuery, Put, Store, StoreError, StoreErrorKind, Won,
-    Written,
+    Change, Condition, EPOCH_GOOD_FOR, Finish, Lifetime, ListQuery, Put, Store, StoreError,
+    StoreErrorKind, Won, Written,
 };
 
-use super::cache::EPOCH_GOOD_FOR;
 use super::engine::Engine;
 use crate::observe::{Event, Subject};
 

@@ -257,7 +257,7 @@ impl Store for QuotaStore {
 
     hapax_core::forward_store!(
         self => self.store;
-        get, renew, list, sweep, info, remember, knows, log, note, joins
+        get, renew, list, sweep, info, remember, knows, log, note, joins, wakes
     );
 }
 

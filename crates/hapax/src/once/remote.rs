@@ -1,4 +1,5 @@
-//! Following attempts of other nodes: one poll of the store for all of them together.
+//! Following attempts of other nodes: one poll of the store for all of them together, and at once for
+//! a record that the store [tells of](hapax_core::store::Wakes).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -8,6 +9,7 @@ use hapax_core::record::{Fence, State};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Reading, Seen, Store};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::engine::Engine;
 use super::flights::FlightLead;
@@ -31,6 +33,9 @@ struct Followed {
 /// Ends this flight when the attempt with this fence is over, or when no request waits for it any
 /// more.
 pub(crate) fn follow(engine: &Arc<Engine>, lead: FlightLead, fence: Fence) {
+    if let Some(wakes) = engine.store.wakes() {
+        wakes.watch(lead.id());
+    }
     let mut followed = engine.remote.followed.lock();
     followed.leads.insert(lead.id(), (lead, fence));
     let is_polling = std::mem::replace(&mut followed.polling, true);
@@ -48,18 +53,22 @@ pub(crate) fn follow(engine: &Arc<Engine>, lead: FlightLead, fence: Fence) {
 }
 
 async fn poll(engine: Weak<Engine>) {
-    loop {
-        tokio::time::sleep(INTERVAL).await;
-        let Some(engine) = engine.upgrade() else {
-            return;
+    let mut next = Instant::now() + INTERVAL;
+    while let Some(engine) = engine.upgrade() {
+        let ids = match changed(&engine, next).await {
+            Some(id) => vec![id],
+            None => {
+                next = Instant::now() + INTERVAL;
+                let ids = still_followed(&engine);
+                if ids.is_empty() {
+                    return;
+                }
+                ids
+            }
         };
-        let ids = engine.remote.still_followed();
-        if ids.is_empty() {
-            return;
-        }
         match tokio::time::timeout(engine.limits.poll_timeout, engine.store.get(ids.clone())).await
         {
-            Ok(Ok(reading)) => engine.remote.end_flights(&ids, reading),
+            Ok(Ok(reading)) => end_flights(&engine, &ids, reading),
             Ok(Err(error)) => engine.store_failed(&error),
             // The waiters have their own time limits.
             Err(_) => {}
@@ -67,36 +76,60 @@ async fn poll(engine: Weak<Engine>) {
     }
 }
 
-impl Remote {
-    /// The ids that requests still wait for. Polling ends when there are none.
-    fn still_followed(&self) -> Vec<RecordId> {
-        let mut followed = self.followed.lock();
-        followed.leads.retain(|_, (lead, _)| lead.has_waiters());
-        followed.polling = !followed.leads.is_empty();
-        followed.leads.keys().copied().collect()
+/// A record that the store tells of before `next`, when all are polled.
+async fn changed(engine: &Engine, next: Instant) -> Option<RecordId> {
+    match engine.store.wakes() {
+        Some(wakes) => tokio::time::timeout_at(next, wakes.changed()).await.ok(),
+        None => {
+            tokio::time::sleep_until(next).await;
+            None
+        }
     }
+}
 
-    fn end_flights(&self, ids: &[RecordId], reading: Reading) {
-        for (id, record) in ids.iter().zip(reading.records) {
-            let mut followed = self.followed.lock();
-            let fence = followed.leads.get(id).map(|(_, fence)| *fence);
-            let is_running = |head: &hapax_core::Head| {
-                head.state_at(reading.now) == State::Running && Some(head.fence) == fence
-            };
-            if !record
-                .as_ref()
-                .is_some_and(|record| is_running(&record.head))
-                && let Some((lead, _)) = followed.leads.remove(id)
-            {
-                drop(followed);
-                lead.end_with(
-                    Seen {
-                        record,
-                        now: reading.now,
-                    },
-                    true,
-                );
-            }
+/// The ids that requests still wait for. Polling ends when there are none.
+fn still_followed(engine: &Engine) -> Vec<RecordId> {
+    let mut followed = engine.remote.followed.lock();
+    let left: Vec<_> = followed
+        .leads
+        .extract_if(|_, (lead, _)| !lead.has_waiters())
+        .collect();
+    followed.polling = !followed.leads.is_empty();
+    let ids = followed.leads.keys().copied().collect();
+    drop(followed);
+    for (id, _) in &left {
+        unwatch(engine, id);
+    }
+    ids
+}
+
+fn unwatch(engine: &Engine, id: &RecordId) {
+    if let Some(wakes) = engine.store.wakes() {
+        wakes.unwatch(*id);
+    }
+}
+
+fn end_flights(engine: &Engine, ids: &[RecordId], reading: Reading) {
+    for (id, record) in ids.iter().zip(reading.records) {
+        let mut followed = engine.remote.followed.lock();
+        let fence = followed.leads.get(id).map(|(_, fence)| *fence);
+        let is_running = |head: &hapax_core::Head| {
+            head.state_at(reading.now) == State::Running && Some(head.fence) == fence
+        };
+        if !record
+            .as_ref()
+            .is_some_and(|record| is_running(&record.head))
+            && let Some((lead, _)) = followed.leads.remove(id)
+        {
+            drop(followed);
+            unwatch(engine, id);
+            lead.end_with(
+                Seen {
+                    record,
+                    now: reading.now,
+                },
+                true,
+            );
         }
     }
 }

@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | [`Sqlite`](sqlite::Sqlite) | one process | `Hapax::sqlite(path).await?` |
 //! | [`Postgres`](postgres::Postgres) | many nodes, and effects in the same database | `Hapax::postgres(url).await?` |
+//! | [`Redis`](redis::Redis) | many nodes that may lose a little | `Hapax::redis_best_effort(url).await?` |
+//! | [`Tiered`](tiered::Tiered) | many nodes and cheap repeats: Redis over Postgres | `Hapax::new(Tiered::new(postgres, options)?)` |
 //! | [`Guest`](guest::Guest) | effects in your own SQLite file | `Hapax::new(Guest::open(path).await?)` |
 //! | [`memory`] | tests, and services that may forget | `Hapax::memory()` |
 //!
@@ -30,7 +32,7 @@
 //!
 //!     forward_store!(
 //!         self => self.store;
-//!         get, renew, list, sweep, info, remember, knows, log, note, joins
+//!         get, renew, list, sweep, info, remember, knows, log, note, joins, wakes
 //!     );
 //! }
 //!
@@ -40,19 +42,23 @@
 //! # drop(hapax); }
 //! ```
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod codec;
 pub mod copy;
 #[cfg(feature = "sqlite")]
 pub mod guest;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "sqlite")]
 mod sqlite_kit;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod start_row;
+#[cfg(all(feature = "postgres", feature = "redis"))]
+pub mod tiered;
 
 use std::sync::Arc;
 

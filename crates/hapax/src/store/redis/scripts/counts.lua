@@ -1,0 +1,3 @@
+-- Keeps the number of records, as a sweep has counted them. KEYS[1]: the store.
+redis.call('HSET', KEYS[1], 'records', ARGV[1], 'refused', ARGV[2])
+return 1

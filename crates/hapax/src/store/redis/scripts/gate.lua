@@ -1,0 +1,8 @@
+-- Opens or closes a partition for writes, and raises its clock and its floor. KEYS[3]: the clock.
+local close, clock, fence = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+read_clock()
+if clock > now then now = clock end
+if fence > floor then floor = fence end
+is_closed = tonumber(close)
+write_clock()
+return 1
