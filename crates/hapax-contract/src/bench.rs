@@ -28,8 +28,6 @@ pub struct Bench {
     /// Whether the store drops expired answers in bulk, at times of its choice, so that no sweep
     /// counts them.
     pub drops_in_bulk: bool,
-    /// How exactly the manual clock sets the time of the store.
-    pub tick: Duration,
     skipped: Arc<OnceLock<&'static str>>,
     _kept: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -51,7 +49,6 @@ impl Bench {
             is_shared: false,
             is_live: false,
             drops_in_bulk: false,
-            tick: Duration::from_micros(1),
             skipped: Arc::default(),
             _kept: None,
         }
@@ -103,13 +100,6 @@ impl Bench {
             drops_in_bulk: true,
             ..self
         }
-    }
-
-    /// Says how exactly the manual clock sets the time of the store: a clock that goes on between
-    /// two turns is not exact to the microsecond.
-    #[must_use]
-    pub fn exact_to(self, tick: Duration) -> Self {
-        Bench { tick, ..self }
     }
 
     /// Why the case that ran on this bench checked nothing; `None` if it did check.

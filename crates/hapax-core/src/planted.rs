@@ -69,6 +69,24 @@ pub enum Bug {
     /// Postgres: a transaction may commit a key that it has begun and not completed, so that the
     /// answer can be written outside of it.
     PgAnswerOutside,
+    /// Redis: a completion does not check the fence of its attempt.
+    RedisUnfencedCompletion,
+    /// Redis: a live lease can be taken over.
+    RedisLiveLeaseIsOver,
+    /// Redis: a record whose outcome is unknown leaves by itself.
+    RedisUnknownExpires,
+    /// Redis: the highest fence is not remembered, so that a removed record's fence is given again.
+    RedisFloorForgotten,
+    /// Redis: a `forget` does not raise the forget-epoch.
+    RedisForgetKeepsEpoch,
+    /// Redis: a settlement does not check the version that the operator has read.
+    RedisSettlesAnyVersion,
+    /// Redis over Postgres: a key that Redis does not have is taken for new.
+    RedisTierBelievesAbsence,
+    /// Redis over Postgres: a copy counts whatever the forget-epoch is.
+    RedisTierIgnoresEpoch,
+    /// Redis over Postgres: a copy counts for any request with the key.
+    RedisTierIgnoresFingerprint,
 }
 
 /// Every bug with its name in `HAPAX_PLANTED`. Names of bugs in the Postgres store begin with
@@ -106,10 +124,25 @@ pub const BUGS: &[(&str, Bug)] = &[
     ("pg-start-only-locks", Bug::PgStartOnlyLocks),
     ("pg-start-of-any-fingerprint", Bug::PgStartOfAnyFingerprint),
     ("pg-answer-outside", Bug::PgAnswerOutside),
+    ("redis-unfenced-completion", Bug::RedisUnfencedCompletion),
+    ("redis-live-lease-is-over", Bug::RedisLiveLeaseIsOver),
+    ("redis-unknown-expires", Bug::RedisUnknownExpires),
+    ("redis-floor-forgotten", Bug::RedisFloorForgotten),
+    ("redis-forget-keeps-epoch", Bug::RedisForgetKeepsEpoch),
+    ("redis-settles-any-version", Bug::RedisSettlesAnyVersion),
+    ("redis-tier-believes-absence", Bug::RedisTierBelievesAbsence),
+    ("redis-tier-ignores-epoch", Bug::RedisTierIgnoresEpoch),
+    (
+        "redis-tier-ignores-fingerprint",
+        Bug::RedisTierIgnoresFingerprint,
+    ),
 ];
 
 /// The prefix of the names of bugs in the Postgres store. Only that store's suites can detect them.
 pub const POSTGRES: &str = "pg-";
+
+/// The prefix of the names of bugs in the Redis store and in the tier.
+pub const REDIS: &str = "redis-";
 
 /// Whether this bug is active in this process.
 #[cfg(feature = "planted")]

@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use hapax_core::planted::{BUGS, POSTGRES};
+use hapax_core::planted::{BUGS, POSTGRES, REDIS};
 use hapax_testkit::servers;
 
 /// A test binary by its name, which no other package has, and its arguments, such as a part of the
@@ -46,6 +46,21 @@ const POSTGRES_SUITES: &[Choice] = &[(
     ],
 )];
 
+/// The suites for bugs in the Redis store and in the tier.
+const REDIS_SUITES: &[Choice] = &[(
+    "redis",
+    &[
+        "--test-threads=8",
+        "contract::on_redis::",
+        "contract::fences",
+        "contract::what_takes",
+        "server::",
+        "tier::a_",
+        "tier::an",
+        "tier::what",
+    ],
+)];
+
 /// A suite that takes longer hangs, which also convicts.
 const SUITE_TIME_MAX: Duration = Duration::from_secs(120);
 
@@ -64,13 +79,18 @@ fn main() -> ExitCode {
         .map(|(name, _)| *name)
         .filter(|name| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name));
     let (postgres, others): (Vec<_>, Vec<_>) = bugs.partition(|name| name.starts_with(POSTGRES));
+    let (redis, others): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|name| name.starts_with(REDIS));
     let tried = try_bugs(SUITES, &others).and_then(|mut acquitted| {
         if postgres.is_empty() || has_postgres() {
             acquitted.extend(try_bugs(POSTGRES_SUITES, &postgres)?);
         } else {
-            postgres.iter().for_each(|bug| {
-                println!("{bug:>30}  SKIPPED: there is no PostgreSQL here to plant it in");
-            });
+            skip(&postgres, "PostgreSQL");
+        }
+        if redis.is_empty() || has_redis() && has_postgres() {
+            acquitted.extend(try_bugs(REDIS_SUITES, &redis)?);
+        } else {
+            skip(&redis, "Redis, or no PostgreSQL,");
         }
         Ok(acquitted)
     });
@@ -90,6 +110,17 @@ fn main() -> ExitCode {
 /// Whether PostgreSQL is available. Prints `SKIPPED` if not.
 fn has_postgres() -> bool {
     servers::Postgres::start().is_some()
+}
+
+/// Whether Redis is available. Prints `SKIPPED` if not.
+fn has_redis() -> bool {
+    servers::Redis::start(&[]).is_some()
+}
+
+fn skip(bugs: &[&str], server: &str) {
+    for bug in bugs {
+        println!("{bug:>30}  SKIPPED: there is no {server} here to plant it in");
+    }
 }
 
 /// Why the run has no meaningful verdict.

@@ -4,6 +4,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hapax_contract::{Bench, ManualClock};
+use hapax_core::store::Lifetime;
+use hapax_core::{Fence, State, Store};
 use hapax_testkit::servers::{self, RedisProgram};
 
 use crate::place;
@@ -63,7 +65,7 @@ async fn cluster() -> Option<Bench> {
 
 /// Cases that need a year, or a store that no other test sweeps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn what_takes_a_year_or_solitude_holds_by_a_clock_that_is_set_ahead() {
+async fn what_takes_a_year_or_solitude_holds_by_a_hand_turned_clock() {
     for case in [
         "a_sweep_removes_entries_that_are_too_old_and_no_others",
         "a_sweep_touches_no_more_than_its_limit",
@@ -76,9 +78,30 @@ async fn what_takes_a_year_or_solitude_holds_by_a_clock_that_is_set_ahead() {
         let Some(store) = place::ByHand::open(clock.clone()).await else {
             return;
         };
-        let bench = Bench::by_hand(Arc::new(store), clock)
-            .dropping_in_bulk()
-            .exact_to(Duration::from_secs(60));
+        let bench = Bench::by_hand(Arc::new(store), clock).dropping_in_bulk();
         hapax_contract::run(case, bench).await;
     }
+}
+
+/// Redis itself remembers the highest fence: the node that minted it may be gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn fences_grow_across_removal_on_another_node_though_the_clock_stands() {
+    let Some(store) = place::ByHand::open(ManualClock::new()).await else {
+        return;
+    };
+    let one = place::open(&store.url()).await;
+    let at_once = Lifetime {
+        retention: Duration::ZERO,
+        tombstone: Duration::ZERO,
+    };
+    let mut highest = Fence::ZERO;
+    for _ in 0..3 {
+        let head = place::claimed(&one, "a").await;
+        assert!(head.fence > highest);
+        highest = head.fence;
+        place::end_for(&one, &head, State::Retryable, None, at_once).await;
+    }
+    assert_eq!(one.sweep(10).await.expect("sweep").removed, 1);
+    let other = place::open(&store.url()).await;
+    assert!(place::claimed(&other, "a").await.fence > highest);
 }

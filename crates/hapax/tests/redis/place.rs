@@ -32,14 +32,14 @@ pub(crate) async fn shared_bench(url: &str) -> Bench {
         .dropping_in_bulk()
 }
 
-/// A store whose server's clock a test sets ahead. The clock goes on between two turns.
+/// A store whose server's clock stands still until a test turns it.
 pub(crate) struct ByHand {
     store: Redis,
     clock: ManualClock,
     started: hapax_core::time::Timestamp,
     file: std::path::PathBuf,
     // In this order: the server ends before its directory is removed.
-    _server: servers::Redis,
+    server: servers::Redis,
     _directory: tempfile::TempDir,
 }
 
@@ -47,7 +47,7 @@ impl ByHand {
     pub(crate) async fn open(clock: ManualClock) -> Option<ByHand> {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("offset");
-        std::fs::write(&file, "+0s").expect("a directory of our own");
+        std::fs::write(&file, "+0 x0").expect("a directory of our own");
         // The server may run as another user.
         let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(directory.path(), readable).expect("a directory of our own");
@@ -59,16 +59,22 @@ impl ByHand {
             started: clock.now(),
             clock,
             file,
-            _server: server,
+            server,
             _directory: directory,
         })
+    }
+
+    /// The server, for other nodes.
+    pub(crate) fn url(&self) -> String {
+        self.server.url()
     }
 
     /// Sets the server's clock ahead by as much as the manual clock was turned.
     fn turn(&self) {
         let ahead = self.clock.now().since(self.started);
+        // A speed of zero: the clock stands.
         let next = self.file.with_extension("next");
-        std::fs::write(&next, format!("+{:.6}s", ahead.as_secs_f64())).expect("a file");
+        std::fs::write(&next, format!("+{:.6} x0", ahead.as_secs_f64())).expect("a file");
         std::fs::rename(&next, &self.file).expect("a file");
     }
 }
@@ -183,6 +189,17 @@ pub(crate) async fn complete(store: &Redis, head: &Head, body: &str) {
 }
 
 pub(crate) async fn end(store: &Redis, head: &Head, state: State, answer: Option<Arc<Answer>>) {
+    end_for(store, head, state, answer, Lifetime::default()).await;
+}
+
+/// Ends an attempt. The record is remembered for this long.
+pub(crate) async fn end_for(
+    store: &Redis,
+    head: &Head,
+    state: State,
+    answer: Option<Arc<Answer>>,
+    lifetime: Lifetime,
+) {
     let put = Put {
         id: head.id,
         condition: Condition::Held { fence: head.fence },
@@ -190,7 +207,7 @@ pub(crate) async fn end(store: &Redis, head: &Head, state: State, answer: Option
             state,
             status: answer.as_ref().map(|answer| answer.status),
             answer,
-            lifetime: Lifetime::default(),
+            lifetime,
         }),
     };
     let ended = until_it_answers(store, &put).await;

@@ -81,8 +81,26 @@ async fn a_replica_takes_no_writes_and_says_so() {
     else {
         return;
     };
+    in_sync(&replica).await;
     let error = try_open(&replica.url()).await.err().expect("refused");
     assert!(error.to_string().contains("replica"), "{error}");
+}
+
+/// Waits until a replica has everything that its master has.
+async fn in_sync(replica: &servers::Redis) {
+    let is_up = || {
+        replica
+            .cli(&["INFO", "replication"])
+            .contains("master_link_status:up")
+    };
+    let wait = async {
+        while !is_up() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait)
+        .await
+        .expect("in sync within a minute");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,17 +245,7 @@ async fn writes_wait_for_replicas_if_asked_to() {
     else {
         return;
     };
-    let in_sync = async {
-        while !replica
-            .cli(&["INFO", "replication"])
-            .contains("master_link_status:up")
-        {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), in_sync)
-        .await
-        .expect("in sync");
+    in_sync(&replica).await;
     options.replica_timeout = Duration::from_secs(10);
     let store = Redis::open(options).await.expect("a replica confirms");
     let head = claimed(&store, "a").await;

@@ -4,7 +4,7 @@
 //! subscribes to the channels of the records that its requests wait for. In a cluster from version 7
 //! on the channels are sharded: only the server of the partition knows of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use hapax_core::store::Wakes;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, RedisResult, Value};
 use tokio::sync::{Mutex, mpsc};
+use tokio::time::Instant;
 
 use super::address::Host;
 use super::partition::{self, Partition};
@@ -21,20 +22,26 @@ use super::topology::Topology;
 
 /// Subscriptions, on connections of their own.
 pub(super) struct Subscriptions {
-    orders: mpsc::UnboundedSender<Order>,
+    /// How many requests wait for each record.
+    watched: Arc<Watched>,
+    orders: mpsc::Sender<Order>,
     changes: Mutex<mpsc::Receiver<RecordId>>,
 }
 
+type Watched = parking_lot::Mutex<HashMap<RecordId, u32>>;
+
 enum Order {
-    Watch(RecordId),
-    Unwatch(RecordId),
+    /// Requests have begun or ended to wait for this record.
+    Look(RecordId),
+    /// A connection to this server was lost.
     Lost(Host),
 }
 
-/// Changes that wait to be looked at. Beyond it they are dropped: the poll finds them.
-const CHANGES_MAX: usize = 10_000;
+/// Orders and changes that wait to be looked at. Beyond it they are dropped: the poll serves those
+/// who wait.
+const QUEUE_MAX: usize = 10_000;
 
-/// The pause before a lost connection is made anew.
+/// How long nothing is tried after a subscription has failed.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The time for one subscription.
@@ -43,17 +50,21 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 impl Subscriptions {
     /// Served by a task on the current runtime, which ends with the store.
     pub(super) fn start(topology: &Arc<Topology>) -> Subscriptions {
-        let (orders, received) = mpsc::unbounded_channel();
-        let (changed, changes) = mpsc::channel(CHANGES_MAX);
+        let (orders, received) = mpsc::channel(QUEUE_MAX);
+        let (changed, changes) = mpsc::channel(QUEUE_MAX);
+        let watched = Arc::<Watched>::default();
         let subscriber = Subscriber {
             topology: Arc::downgrade(topology),
             orders: orders.downgrade(),
             changed,
-            watched: HashMap::new(),
+            watched: watched.clone(),
+            subscribed: HashSet::new(),
             connections: HashMap::new(),
+            failed_at: None,
         };
         tokio::spawn(subscriber.run(received));
         Subscriptions {
+            watched,
             orders,
             changes: Mutex::new(changes),
         }
@@ -62,11 +73,19 @@ impl Subscriptions {
 
 impl Wakes for Subscriptions {
     fn watch(&self, id: RecordId) {
-        drop(self.orders.send(Order::Watch(id)));
+        *self.watched.lock().entry(id).or_default() += 1;
+        let _ = self.orders.try_send(Order::Look(id));
     }
 
     fn unwatch(&self, id: RecordId) {
-        drop(self.orders.send(Order::Unwatch(id)));
+        let mut watched = self.watched.lock();
+        if let Some(count) = watched.get_mut(&id) {
+            *count -= 1;
+            if *count == 0 {
+                watched.remove(&id);
+                let _ = self.orders.try_send(Order::Look(id));
+            }
+        }
     }
 
     fn changed(&self) -> Pin<Box<dyn Future<Output = RecordId> + Send + '_>> {
@@ -81,48 +100,68 @@ impl Wakes for Subscriptions {
 
 struct Subscriber {
     topology: Weak<Topology>,
-    orders: mpsc::WeakUnboundedSender<Order>,
+    orders: mpsc::WeakSender<Order>,
     changed: mpsc::Sender<RecordId>,
-    /// How many requests wait for each record.
-    watched: HashMap<RecordId, u32>,
+    watched: Arc<Watched>,
+    subscribed: HashSet<RecordId>,
     connections: HashMap<Host, MultiplexedConnection>,
+    failed_at: Option<Instant>,
 }
 
 impl Subscriber {
-    async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
-        while let Some(order) = orders.recv().await {
+    async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+        loop {
+            let order = match self.failed_at {
+                None => orders.recv().await,
+                Some(at) => match tokio::time::timeout_at(at + PAUSE, orders.recv()).await {
+                    Ok(order) => order,
+                    Err(_) => {
+                        self.subscribe_all().await;
+                        continue;
+                    }
+                },
+            };
+            let Some(order) = order else {
+                return;
+            };
             match order {
-                Order::Watch(id) => {
-                    let count = self.watched.entry(id).or_default();
-                    *count += 1;
-                    if *count == 1 {
-                        self.subscribe(id).await;
-                    } else {
-                        let _ = self.changed.try_send(id);
+                Order::Look(id) => {
+                    let is_watched = self.watched.lock().contains_key(&id);
+                    match (is_watched, self.subscribed.contains(&id)) {
+                        (true, false) => self.subscribe(id).await,
+                        // It may have changed since the one before began to wait.
+                        (true, true) => self.tell(id),
+                        (false, true) => self.unsubscribe(id).await,
+                        (false, false) => {}
                     }
                 }
-                Order::Unwatch(id) => self.unwatch(id).await,
                 Order::Lost(host) => {
                     if self.connections.remove(&host).is_some() {
-                        tokio::time::sleep(PAUSE).await;
-                        for id in self.watched.keys().copied().collect::<Vec<_>>() {
-                            self.subscribe(id).await;
-                        }
+                        self.subscribed.clear();
+                        self.failed_at = Some(Instant::now());
                     }
                 }
             }
         }
     }
 
-    async fn unwatch(&mut self, id: RecordId) {
-        let Some(count) = self.watched.get_mut(&id) else {
-            return;
-        };
-        *count -= 1;
-        if *count > 0 {
-            return;
+    /// Subscribes to everything that is watched, until that fails.
+    async fn subscribe_all(&mut self) {
+        self.failed_at = None;
+        let watched: Vec<_> = self.watched.lock().keys().copied().collect();
+        for id in watched {
+            if !self.subscribed.contains(&id) {
+                self.subscribe(id).await;
+            }
         }
-        self.watched.remove(&id);
+    }
+
+    fn tell(&self, id: RecordId) {
+        let _ = self.changed.try_send(id);
+    }
+
+    async fn unsubscribe(&mut self, id: RecordId) {
+        self.subscribed.remove(&id);
         let Some(topology) = self.topology.upgrade() else {
             return;
         };
@@ -131,9 +170,12 @@ impl Subscriber {
         } else {
             "UNSUBSCRIBE"
         };
-        for connection in self.connections.values_mut() {
-            let mut unsubscribe = redis::cmd(command);
-            unsubscribe.arg(partition::head(&id));
+        let mut unsubscribe = redis::cmd(command);
+        unsubscribe.arg(partition::head(&id));
+        let Ok(node) = topology.node_of(Partition::of(&id)).await else {
+            return;
+        };
+        if let Some(connection) = self.connections.get_mut(&node.host) {
             let sent = connection.send_packed_command(&unsubscribe);
             drop(tokio::time::timeout(TIMEOUT, sent).await);
         }
@@ -141,15 +183,22 @@ impl Subscriber {
 
     /// Subscribes, and tells of the record at once: it may have changed before.
     async fn subscribe(&mut self, id: RecordId) {
+        if self.failed_at.is_some_and(|at| at.elapsed() < PAUSE) {
+            return;
+        }
         match tokio::time::timeout(TIMEOUT, self.try_subscribe(id)).await {
             Ok(Ok(())) => {
-                let _ = self.changed.try_send(id);
+                self.failed_at = None;
+                self.subscribed.insert(id);
+                self.tell(id);
             }
             Ok(Err(error)) => {
-                tracing::debug!(%error, "Redis takes no subscription: waiters are polled for")
+                self.failed_at = Some(Instant::now());
+                tracing::debug!(%error, "Redis takes no subscription: waiters are polled for");
             }
             Err(_) => {
-                tracing::debug!("Redis takes no subscription in time: waiters are polled for")
+                self.failed_at = Some(Instant::now());
+                tracing::debug!("Redis takes no subscription in time: waiters are polled for");
             }
         }
     }
@@ -209,7 +258,7 @@ impl Subscriber {
                 }
                 PushKind::Disconnection => {
                     if let Some(orders) = orders.upgrade() {
-                        drop(orders.send(Order::Lost(host_of_pushes.clone())));
+                        let _ = orders.try_send(Order::Lost(host_of_pushes.clone()));
                     }
                 }
                 // Also a sharded channel that the server gives up because its slot moves: the poll
