@@ -19,6 +19,12 @@ pub struct Tidy {
 struct Made {
     records: BTreeSet<RecordId>,
     entries: usize,
+    /// Claims that were sent and have no reply yet.
+    under_way: usize,
+    /// Claims whose future was dropped before the reply: they may still take place.
+    cut_off: Vec<Put>,
+    /// Cases that go on in the background may claim nothing more.
+    is_closed: bool,
 }
 
 /// What could not be removed.
@@ -47,6 +53,8 @@ impl Tidy {
     /// Ends running and unknown attempts, forgets all other records, sweeps, and returns what is
     /// left.
     pub async fn clear(&self) -> Result<Left, StoreError> {
+        self.made().is_closed = true;
+        self.settle_claims().await?;
         let records: Vec<RecordId> = self.made().records.iter().copied().collect();
         for ids in records.chunks(PAGE) {
             let Reading { records, now } = self.store.get(ids.to_vec()).await?;
@@ -60,6 +68,22 @@ impl Tidy {
             }
         }
         self.left(&records).await
+    }
+
+    /// Waits for claims that are under way, and sends those again that were cut off: a store takes
+    /// them in the order in which they came, so that none of the first can follow.
+    async fn settle_claims(&self) -> Result<(), StoreError> {
+        let ended = async {
+            while self.made().under_way > 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        drop(tokio::time::timeout(CLAIM_TIME_MAX, ended).await);
+        let cut_off = std::mem::take(&mut self.made().cut_off);
+        for put in cut_off {
+            self.store.put_if(put).await?;
+        }
+        Ok(())
     }
 
     /// Takes one record as close to removal as the guard allows.
@@ -129,20 +153,59 @@ impl Tidy {
         Ok(left)
     }
 
+    /// Notes a claim before it is sent: a cancelled write may still take place.
+    fn begin(&self, claim: Put) -> Result<Claiming<'_>, StoreError> {
+        let mut made = self.made();
+        if made.is_closed {
+            return Err(StoreError::unavailable("the contract is over"));
+        }
+        made.records.insert(claim.id);
+        made.under_way += 1;
+        Ok(Claiming {
+            tidy: self,
+            claim: Some(claim),
+        })
+    }
+
     fn made(&self) -> std::sync::MutexGuard<'_, Made> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A claim that was sent. Dropped without its end, it was cut off.
+struct Claiming<'a> {
+    tidy: &'a Tidy,
+    claim: Option<Put>,
+}
+
+impl Claiming<'_> {
+    fn end(mut self) {
+        self.claim = None;
+    }
+}
+
+impl Drop for Claiming<'_> {
+    fn drop(&mut self) {
+        let mut made = self.tidy.made();
+        made.under_way -= 1;
+        made.cut_off.extend(self.claim.take());
     }
 }
 
 impl Store for Tidy {
     fn put_if(&self, put: Put) -> Reply<'_, Written> {
         let is_by_hand = matches!(put.change, Change::Settle(..) | Change::Forget(..));
-        if matches!(put.change, Change::Claim(_)) {
-            // Noted before the write is sent: a cancelled write may still take place.
-            self.made().records.insert(put.id);
-        }
+        let claim = matches!(put.change, Change::Claim(_)).then(|| put.clone());
         Box::pin(async move {
-            let written = self.store.put_if(put).await?;
+            let claiming = match claim {
+                Some(claim) => Some(self.begin(claim)?),
+                None => None,
+            };
+            let written = self.store.put_if(put).await;
+            if let Some(claiming) = claiming {
+                claiming.end();
+            }
+            let written = written?;
             if is_by_hand && matches!(written, Written::Won(_)) {
                 self.made().entries += 1;
             }
@@ -161,6 +224,8 @@ impl Store for Tidy {
     );
 }
 
+/// A claim that takes longer has failed.
+const CLAIM_TIME_MAX: Duration = Duration::from_secs(10);
 /// Records in one read, and changes in one sweep.
 const PAGE: usize = 100;
 /// The limit on sweeps: a store that others use always has something that is due.
