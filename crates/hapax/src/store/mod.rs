@@ -5,7 +5,7 @@
 //! | [`Sqlite`](sqlite::Sqlite) | one process | `Hapax::sqlite(path).await?` |
 //! | [`Postgres`](postgres::Postgres) | many nodes, and effects in the same database | `Hapax::postgres(url).await?` |
 //! | [`Redis`](redis::Redis) | many nodes that may lose a little | `Hapax::redis_best_effort(url).await?` |
-//! | [`Tiered`](tiered::Tiered) | many nodes and cheap repeats: Redis over Postgres | `Hapax::new(Tiered::new(postgres, options)?)` |
+//! | [`Tiered`](tiered::Tiered) | many nodes and cheap repeats: Redis over Postgres | `Hapax::new(Tiered::new(postgres, &options)?)` |
 //! | [`Guest`](guest::Guest) | effects in your own SQLite file | `Hapax::new(Guest::open(path).await?)` |
 //! | [`memory`] | tests, and services that may forget | `Hapax::memory()` |
 //!

@@ -62,7 +62,7 @@ async fn node(postgres: &str, redis: &str) -> Tiered {
     let mut options = Options::new(redis);
     // A busy machine is no broken Redis.
     options.timeout = Duration::from_secs(1);
-    let node = Tiered::new(postgres, options).expect("an address");
+    let node = Tiered::new(postgres, &options).expect("an address");
     node.info().await.expect("info");
     node
 }
@@ -330,7 +330,7 @@ async fn an_old_reading_of_the_epoch_is_not_used() {
     // A node that has never read it.
     let Some(url) = database().await else { return };
     let postgres = Postgres::open(&url).await.expect("a database");
-    let fresh = Tiered::new(postgres, Options::new(pair.redis.url())).expect("an address");
+    let fresh = Tiered::new(postgres, &Options::new(pair.redis.url())).expect("an address");
     complete(&fresh, "b").await;
     let Stats {
         hits,

@@ -1,7 +1,7 @@
 //! The address of a Redis: one server, a sentinel's master, or a cluster.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use redis::{
@@ -228,12 +228,12 @@ impl Address {
         let info = info.into_connection_info()?.set_redis_settings(settings);
         let client_tls = match (&self.cert_file, &self.key_file) {
             (Some(cert), Some(key)) => Some(ClientTlsConfig {
-                client_cert: std::fs::read(cert)?,
-                client_key: std::fs::read(key)?,
+                client_cert: read(cert)?,
+                client_key: read(key)?,
             }),
             _ => None,
         };
-        let root_cert = self.ca_file.as_ref().map(std::fs::read).transpose()?;
+        let root_cert = self.ca_file.as_deref().map(read).transpose()?;
         redis::Client::build_with_tls(
             info,
             TlsCertificates {
@@ -244,8 +244,16 @@ impl Address {
     }
 }
 
+/// Reads a file, or says which one cannot be read.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    std::fs::read(path)
+        .map_err(|error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
 fn parse_host(text: &str, default_port: u16) -> Result<Host, AddressError> {
-    let wrong = || AddressError(format!("`{text}` is no host: write HOST or HOST:PORT"));
+    // The text is not repeated: it may be a part of a password.
+    let wrong =
+        || AddressError("a host or a port is no host or port: write HOST or HOST:PORT".to_owned());
     let (name, port) = match text.strip_prefix('[') {
         // An IPv6 address stands in brackets.
         Some(rest) => {
@@ -396,8 +404,8 @@ mod tests {
             ("redis+ring://cache", "redis+ring is not known"),
             ("redis://a,b", "redis+sentinel"),
             ("redis://cache/zero", "numbers them"),
-            ("redis://cache:port", "no host"),
-            ("redis://", "no host"),
+            ("redis://cache:port", "HOST:PORT"),
+            ("redis://", "HOST:PORT"),
             ("redis+sentinel://a", "which master"),
             ("redis+cluster://a/1", "one database"),
             ("redis://cache?timeout=3", "timeout is not known"),

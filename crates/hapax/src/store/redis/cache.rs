@@ -103,13 +103,11 @@ impl Cache {
 
     /// `None` if Redis is left alone.
     async fn call(&self, id: &RecordId, command: Command) -> Option<Result<Value, StoreError>> {
-        if !self.breaker.admits() {
-            return None;
-        }
+        let role = self.breaker.admit()?;
         let called = self.topology.call(Partition::of(id), command).await;
         match &called {
             Ok(_) => self.breaker.succeeded(),
-            Err(_) => self.breaker.failed(),
+            Err(_) => self.breaker.failed(role),
         }
         Some(called)
     }
@@ -123,27 +121,38 @@ struct Breaker(Mutex<State>);
 struct State {
     /// Failures since the last success.
     failures: u32,
+    /// Trials since then that have failed.
+    trials: u32,
     /// Until when nothing is tried.
     open_until: Option<Instant>,
 }
 
+/// What a call is to the breaker.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Ordinary,
+    /// It tries a Redis that was left alone.
+    Trial,
+}
+
 /// So many failures in a row open the breaker.
 const FAILURES_MAX: u32 = 3;
-/// The first pause. Each further failure doubles it.
+/// The first pause. Each trial that fails doubles it.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(8);
 
 impl Breaker {
-    fn admits(&self) -> bool {
+    /// `None` if Redis is left alone.
+    fn admit(&self) -> Option<Role> {
         let mut state = self.0.lock();
         match state.open_until {
-            None => true,
-            Some(until) if Instant::now() < until => false,
+            None => Some(Role::Ordinary),
+            Some(until) if Instant::now() < until => None,
             Some(_) => {
                 // This call tries it; the others wait for what it finds.
-                state.open_until = Some(Instant::now() + pause(state.failures));
-                true
+                state.open_until = Some(Instant::now() + pause(state.trials));
+                Some(Role::Trial)
             }
         }
     }
@@ -152,11 +161,21 @@ impl Breaker {
         *self.0.lock() = State::default();
     }
 
-    fn failed(&self) {
+    /// Calls that began before the breaker opened fail after it: they say nothing new.
+    fn failed(&self, role: Role) {
         let mut state = self.0.lock();
-        state.failures = state.failures.saturating_add(1);
-        if state.failures >= FAILURES_MAX {
-            state.open_until = Some(Instant::now() + pause(state.failures));
+        match role {
+            Role::Ordinary if state.open_until.is_none() => {
+                state.failures += 1;
+                if state.failures >= FAILURES_MAX {
+                    state.open_until = Some(Instant::now() + PAUSE);
+                }
+            }
+            Role::Ordinary => {}
+            Role::Trial => {
+                state.trials = state.trials.saturating_add(1);
+                state.open_until = Some(Instant::now() + pause(state.trials));
+            }
         }
     }
 
@@ -165,9 +184,9 @@ impl Breaker {
     }
 }
 
-fn pause(failures: u32) -> Duration {
-    let doublings = failures.saturating_sub(FAILURES_MAX).min(10);
-    (PAUSE * 2_u32.pow(doublings)).min(PAUSE_MAX)
+/// The pause after this many trials that failed.
+fn pause(trials: u32) -> Duration {
+    (PAUSE * 2_u32.pow(trials.min(10))).min(PAUSE_MAX)
 }
 
 #[cfg(test)]
@@ -177,26 +196,27 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_redis_that_fails_is_left_alone_and_tried_again_by_one_call() {
         let breaker = Breaker::default();
-        for _ in 0..FAILURES_MAX {
-            assert!(breaker.admits());
-            breaker.failed();
+        let admitted = || breaker.admit().is_some();
+        // Many calls at once are cut off together.
+        for _ in 0..16 {
+            breaker.failed(Role::Ordinary);
         }
-        assert!(!breaker.admits() && breaker.is_open());
+        assert!(!admitted() && breaker.is_open());
         tokio::time::advance(PAUSE).await;
-        assert!(breaker.admits(), "one tries");
-        assert!(!breaker.admits(), "the others do not");
-        breaker.failed();
+        assert!(breaker.admit() == Some(Role::Trial), "one tries");
+        assert!(!admitted(), "the others do not");
+        breaker.failed(Role::Trial);
         tokio::time::advance(PAUSE).await;
-        assert!(!breaker.admits(), "the pause has doubled");
+        assert!(!admitted(), "the pause has doubled");
         tokio::time::advance(PAUSE).await;
-        assert!(breaker.admits());
+        assert!(breaker.admit() == Some(Role::Trial));
         breaker.succeeded();
-        assert!(breaker.admits() && !breaker.is_open());
+        assert!(breaker.admit() == Some(Role::Ordinary) && !breaker.is_open());
     }
 
     #[test]
     fn pauses_are_bounded() {
-        assert_eq!(pause(FAILURES_MAX), PAUSE);
+        assert_eq!(pause(0), PAUSE);
         assert_eq!(pause(u32::MAX), PAUSE_MAX);
     }
 }

@@ -104,7 +104,7 @@ impl Findings {
                     .to_owned(),
             ),
             Some(Saves::EverySecond) => warnings.push(
-                "appendfsync is everysec: when its machine stops, up to the last 2 seconds are lost. appendfsync always loses nothing"
+                "appendfsync is everysec: when it is killed or its machine stops, up to the last 2 seconds are lost. appendfsync always loses nothing"
                     .to_owned(),
             ),
             Some(Saves::Always) => {}

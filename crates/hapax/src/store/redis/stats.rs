@@ -80,7 +80,7 @@ impl Counters {
         match self.outage.meet() {
             true if is_store => tracing::error!(%error, "Redis cannot be used"),
             true => {
-                tracing::warn!(%error, "Redis cannot be used as a cache: Postgres does its work")
+                tracing::warn!(%error, "Redis cannot be used as a cache: Postgres does its work");
             }
             false => {}
         }

@@ -125,7 +125,7 @@ impl Topology {
     /// Sends a command to the server of a partition. What a server has certainly not executed is
     /// sent again, until [`call_timeout`](super::Options::call_timeout) is over.
     pub(super) async fn call(
-        &self,
+        self: &Arc<Self>,
         partition: Partition,
         command: Command,
     ) -> Result<Value, StoreError> {
@@ -140,7 +140,11 @@ impl Topology {
         called
     }
 
-    async fn try_call(&self, partition: Partition, command: &Command) -> Result<Value, StoreError> {
+    async fn try_call(
+        self: &Arc<Self>,
+        partition: Partition,
+        command: &Command,
+    ) -> Result<Value, StoreError> {
         let deadline = Instant::now() + self.shared.options.call_timeout;
         let mut pauses =
             Backoff::new(Duration::from_millis(2), Duration::from_millis(100)).immediate();
@@ -149,7 +153,7 @@ impl Topology {
             let is_asking = asked_for.is_some();
             let node = match asked_for.take() {
                 Some(host) => self.node(&host),
-                None => self.node_of(partition).await?,
+                None => self.node_by(partition, deadline).await?,
             };
             let mut commands = Vec::with_capacity(2);
             if is_asking {
@@ -180,11 +184,11 @@ impl Topology {
                             continue;
                         }
                         Refused::Moved => {
-                            self.look_up().await;
+                            self.look_up(deadline).await;
                             StoreError::unavailable(format!("a slot has moved ({error})"))
                         }
                         Refused::NotMaster(error) => {
-                            self.look_up().await;
+                            self.look_up(deadline).await;
                             error
                         }
                         Refused::Later(error) => error,
@@ -193,11 +197,11 @@ impl Topology {
                 }
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(Failure::NotSent(error))) => {
-                    self.look_up().await;
+                    self.look_up(deadline).await;
                     error
                 }
                 Ok(Err(Failure::Unclear(error))) if !command.writes() => {
-                    self.look_up().await;
+                    self.look_up(deadline).await;
                     error
                 }
                 Ok(Err(failure)) => return Err(failure.into_error()),
@@ -231,11 +235,23 @@ impl Topology {
     }
 
     /// The server of a partition.
-    pub(super) async fn node_of(&self, partition: Partition) -> Result<Arc<Node>, StoreError> {
+    pub(super) async fn node_of(
+        self: &Arc<Self>,
+        partition: Partition,
+    ) -> Result<Arc<Node>, StoreError> {
+        let deadline = Instant::now() + self.shared.options.call_timeout;
+        self.node_by(partition, deadline).await
+    }
+
+    async fn node_by(
+        self: &Arc<Self>,
+        partition: Partition,
+        deadline: Instant,
+    ) -> Result<Arc<Node>, StoreError> {
         if let Some(host) = self.route(partition) {
             return Ok(self.node(&host));
         }
-        self.look_up().await;
+        self.look_up(deadline).await;
         match self.route(partition) {
             Some(host) => Ok(self.node(&host)),
             None => Err(StoreError::unavailable(format!(
@@ -255,8 +271,15 @@ impl Topology {
         nodes.entry(host.clone()).or_insert_with(start).clone()
     }
 
-    /// Finds the servers anew, unless that was just done.
-    async fn look_up(&self) {
+    /// Finds the servers anew, unless that was just done. It goes on after the deadline, for the
+    /// calls that come later.
+    async fn look_up(self: &Arc<Self>, deadline: Instant) {
+        let topology = self.clone();
+        let looking = tokio::spawn(async move { topology.look_up_now().await });
+        drop(timeout_at(deadline, looking).await);
+    }
+
+    async fn look_up_now(&self) {
         let mut looked_up = self.looked_up.lock().await;
         if looked_up.is_some_and(|at| at.elapsed() < LOOK_UP_PAUSE) {
             return;

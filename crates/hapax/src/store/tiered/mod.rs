@@ -6,7 +6,7 @@
 //! use hapax::{Hapax, Postgres};
 //!
 //! let postgres = Postgres::open("postgres://app@db.internal/payments").await?;
-//! let store = Tiered::new(postgres, Options::new("redis://cache.internal"))?;
+//! let store = Tiered::new(postgres, &Options::new("redis://cache.internal"))?;
 //! let hapax = Hapax::new(store).namespace("payments");
 //! # Ok(()) }
 //! ```
@@ -107,7 +107,7 @@ const MARGIN: Duration = Duration::from_secs(2);
 
 impl Tiered {
     /// A Redis in front of a Postgres. Redis need not be reachable, now or later.
-    pub fn new(store: Postgres, options: Options) -> Result<Tiered, AddressError> {
+    pub fn new(store: Postgres, options: &Options) -> Result<Tiered, AddressError> {
         Ok(Tiered {
             store,
             cache: Arc::new(Cache::new(&options.address, options.timeout)?),
