@@ -23,8 +23,8 @@ pub(super) struct ConfigFlags {
     /// 127.0.0.1:4001].
     #[arg(long, value_name = "ADDRESS|off", value_parser = admin)]
     admin: Option<Admin>,
-    /// Where records are kept: sqlite:FILE, postgres://USER@HOST/DATABASE, or memory: to keep
-    /// nothing [default: sqlite:hapax.db].
+    /// Where records are kept: sqlite:FILE, postgres://USER@HOST/DATABASE, redis://HOST:PORT with
+    /// `durability` in the configuration, or memory: to keep nothing [default: sqlite:hapax.db].
     #[arg(long, value_name = "URL", value_parser = StoreFlag::parse)]
     store: Option<StoreFlag>,
     /// Who is asking: digest:FIELD for whoever presents that credential, cookie:NAME for that

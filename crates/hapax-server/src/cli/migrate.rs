@@ -98,6 +98,9 @@ impl Args {
                 "sqlite:{} needs no migration: a file is brought forward when it is opened. For a Postgres, give --store postgres://USER@HOST/DATABASE",
                 path.display()
             ))),
+            StoreUrl::Redis(url) => Err(Exit::usage(format!(
+                "{url} needs no migration: a Redis has no schema, and is used as it is. For a Postgres, give --store postgres://USER@HOST/DATABASE"
+            ))),
             StoreUrl::Memory => Err(Exit::usage(
                 "memory: has nothing to migrate: give --store postgres://USER@HOST/DATABASE",
             )),

@@ -33,8 +33,16 @@ impl StoreFlag {
             .clone()
             .map_err(|why| Exit::usage(format!("store: {why}")))?;
         if store.has_password() {
+            let instead = match store {
+                StoreUrl::Redis(_) => {
+                    "give the store in the configuration, or as HAPAX__STORE; to look at keys, ask a gateway with --admin"
+                }
+                _ => {
+                    "leave it out, and give it as PGPASSWORD, in ~/.pgpass, or in the configuration"
+                }
+            };
             eprintln!(
-                "hapax: warning: everybody on this machine can read the password on this command line: leave it out, and give it as PGPASSWORD, in ~/.pgpass, or in the configuration"
+                "hapax: warning: everybody on this machine can read the password on this command line: {instead}"
             );
         }
         Ok(store)

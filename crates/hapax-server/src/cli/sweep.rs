@@ -82,6 +82,9 @@ impl Args {
     fn database(&self) -> Result<PostgresUrl, Exit> {
         match StoreFlag::chosen(self.store.as_ref(), self.config.as_deref())? {
             StoreUrl::Postgres(url) => Ok(url),
+            StoreUrl::Redis(url) => Err(Exit::usage(format!(
+                "{url} needs no sweep from outside: what has expired leaves a Redis by itself, and the processes that use it do the rest"
+            ))),
             StoreUrl::Sqlite(_) | StoreUrl::Memory => Err(Exit::usage(
                 "only a Postgres is swept from outside: the process that has another store open sweeps it itself",
             )),

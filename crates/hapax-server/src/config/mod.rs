@@ -6,8 +6,10 @@
 pub mod file;
 pub(crate) mod jwt;
 mod network;
-pub(crate) mod postgres;
+mod password;
+mod postgres;
 mod principal;
+mod redis;
 mod route;
 mod secret;
 pub(crate) mod settings;
@@ -22,6 +24,7 @@ pub use jwt::{Audience, Issuer, KeysFrom};
 pub use network::Network;
 pub use postgres::PostgresUrl;
 pub use principal::{AnonymousField, Claim, CookieName, PrincipalSource, PrincipalSources};
+pub use redis::RedisUrl;
 pub(crate) use route::unguarded_siblings;
 pub use route::{Choice, PathAmbiguous, Pattern, Route, choose, route_of};
 pub use secret::Secret;
@@ -59,6 +62,9 @@ pub enum StoreUrl {
     Sqlite(PathBuf),
     /// A database that several nodes may share: `postgres://hapax@db.internal/hapax`.
     Postgres(PostgresUrl),
+    /// A Redis or Valkey that several nodes may share: `redis://cache.internal`. It may lose the
+    /// latest records.
+    Redis(RedisUrl),
     /// In memory, lost with the process. `memory:`, for trying things out.
     Memory,
 }
@@ -68,13 +74,18 @@ impl StoreUrl {
     pub(crate) fn expose(&self) -> String {
         match self {
             StoreUrl::Postgres(url) => url.expose().to_owned(),
+            StoreUrl::Redis(url) => url.expose().to_owned(),
             other => other.to_string(),
         }
     }
 
     /// Whether it contains a password.
     pub(crate) fn has_password(&self) -> bool {
-        matches!(self, StoreUrl::Postgres(url) if url.has_password())
+        match self {
+            StoreUrl::Postgres(url) => url.has_password(),
+            StoreUrl::Redis(url) => url.has_password(),
+            StoreUrl::Sqlite(_) | StoreUrl::Memory => false,
+        }
     }
 }
 
@@ -84,7 +95,24 @@ impl fmt::Display for StoreUrl {
         match self {
             StoreUrl::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
             StoreUrl::Postgres(url) => url.fmt(f),
+            StoreUrl::Redis(url) => url.fmt(f),
             StoreUrl::Memory => f.write_str("memory:"),
+        }
+    }
+}
+
+/// How well records must be kept. It is said only where a store may lose some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// As well as the store can: what it loses may run again.
+    BestEffort,
+}
+
+impl Durability {
+    /// Its name in the configuration.
+    pub fn word(self) -> &'static str {
+        match self {
+            Durability::BestEffort => "best-effort",
         }
     }
 }
@@ -155,6 +183,59 @@ impl Config {
             "`admin_token` and `settle_token` are one: whoever settles could do everything else. Make another with `openssl rand -hex 32`"
                 .to_owned()
         })
+    }
+
+    /// Contradictions between the store and the settings that only some stores have, each with the
+    /// setting it is about.
+    pub fn store_mistakes(&self) -> Vec<(&'static str, String)> {
+        let is_redis = matches!(self.store, StoreUrl::Redis(_));
+        let mut mistakes = Vec::new();
+        if is_redis && self.durability.is_none() {
+            mistakes.push((
+                "store",
+                "a Redis may lose its latest records in a crash or a failover, and requests whose records are lost run again: if they may, write durability = \"best-effort\" (as a variable, HAPAX__DURABILITY=best-effort); if not, keep the records in Postgres, with Redis as its cache: write store = \"postgres://USER@HOST/DATABASE\" and cache = \"redis://HOST:PORT\""
+                    .to_owned(),
+            ));
+        }
+        if self.durability.is_some() && !is_redis {
+            mistakes.push((
+                "durability",
+                format!(
+                    "`durability` says what a Redis may lose, and `store` is \"{}\": leave it out",
+                    self.store
+                ),
+            ));
+        }
+        if self.replicas > 0 && !is_redis {
+            mistakes.push((
+                "replicas",
+                format!(
+                    "`replicas` is how many replicas of a Redis confirm a write, and `store` is \"{}\": leave it out",
+                    self.store
+                ),
+            ));
+        }
+        if self.cache.is_some()
+            && let Some(reason) = match &self.store {
+                StoreUrl::Postgres(_) => None,
+                StoreUrl::Redis(_) => {
+                    Some("is a Redis itself, which a copy in another one would not make faster")
+                }
+                StoreUrl::Sqlite(_) => {
+                    Some("is a file with one owner, which has its answers in memory")
+                }
+                StoreUrl::Memory => Some("is in memory"),
+            }
+        {
+            mistakes.push((
+                "cache",
+                format!(
+                    "`cache` is for a Postgres that several nodes share, and `store` (\"{}\") {reason}: leave it out",
+                    self.store
+                ),
+            ));
+        }
+        mistakes
     }
 
     /// The routes as written, and the default route after them, which guards every request that has

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::Uri;
 
-use super::{Lines, Protocol, StoreUrl, postgres};
+use super::{Durability, Lines, Protocol, StoreUrl, password};
 
 /// The address and port to listen on.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
@@ -83,20 +83,31 @@ impl FromStr for StoreUrl {
             }
             Some(("sqlite", path)) => sqlite_path(path),
             Some(("postgres" | "postgresql", _)) => text.parse().map(StoreUrl::Postgres),
-            Some(("redis" | "rediss" | "valkey", _)) => Err(format!("there is no such store yet: write {STORES}")),
+            Some((scheme, _)) if is_redis(scheme) => text.parse().map(StoreUrl::Redis),
+            Some(("valkey" | "valkeys", _)) => {
+                Err("a Valkey is written as a Redis: write redis://HOST:PORT, or rediss://HOST:PORT with TLS".to_owned())
+            }
             _ if is_key_value(text) => Err("a Postgres is written as a URL: write postgres://USER@HOST/DATABASE".to_owned()),
             None if text == "memory" => Err("write memory: with a colon".to_owned()),
             None if text == "postgres" || text == "postgresql" => {
                 Err("write postgres://, which takes everything from the PG* variables, or postgres://USER@HOST/DATABASE".to_owned())
             }
+            None if is_redis(text) => Err("write redis://HOST:PORT".to_owned()),
             None if !text.is_empty() => Err(format!("`{text}` lacks the kind of store: write sqlite:{text}")),
             // Whatever it is, it may contain a password.
-            _ => Err(format!("`{}` is no store: write {STORES}", postgres::mask(text))),
+            _ => Err(format!("`{}` is no store: write {STORES}", password::mask(text))),
         }
     }
 }
 
-const STORES: &str = "sqlite:hapax.db, postgres://USER@HOST/DATABASE, or memory: to keep nothing";
+const STORES: &str =
+    "sqlite:hapax.db, postgres://USER@HOST/DATABASE, redis://HOST:PORT, or memory: to keep nothing";
+
+/// Whether this is the scheme of a Redis, in a form that there is or not.
+fn is_redis(scheme: &str) -> bool {
+    let kind = scheme.split('+').next();
+    matches!(kind, Some("redis" | "rediss"))
+}
 
 /// Whether this is a libpq connection string in the keyword form, not a URL.
 fn is_key_value(text: &str) -> bool {
@@ -127,6 +138,21 @@ fn sqlite_path(path: &str) -> Result<StoreUrl, String> {
         )),
         Some(path) => Ok(StoreUrl::Sqlite(path.into())),
         None => Ok(StoreUrl::Sqlite(path.into())),
+    }
+}
+
+impl FromStr for Durability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let best_effort = Durability::BestEffort;
+        if text == best_effort.word() {
+            Ok(best_effort)
+        } else {
+            Err(format!(
+                "`{text}` is no durability: a Redis has only \"best-effort\"; for more, keep the records in Postgres"
+            ))
+        }
     }
 }
 
@@ -305,6 +331,9 @@ mod tests {
             "postgres://ada@db/hapax".parse(),
             Ok(StoreUrl::Postgres(_))
         ));
+        for text in ["redis://cache", "rediss+cluster://a,b"] {
+            assert!(matches!(text.parse(), Ok(StoreUrl::Redis(_))), "{text}");
+        }
         for text in [
             "",
             ":",
@@ -314,7 +343,10 @@ mod tests {
             "sqlite:a?mode=ro",
             "hapax.db",
             "memory",
-            "redis://a",
+            "redis",
+            "redis:a",
+            "redis+ring://a",
+            "valkey://a",
         ] {
             assert!(text.parse::<StoreUrl>().is_err(), "{text}");
         }
@@ -329,6 +361,13 @@ mod tests {
             "postgres://ada:s3cr3t@db:port/hapax",
             "postgres://ada:s3cr3t@db/hapax?sslmodus=require",
             "postgres://ada:s3cr3t%@db/hapax",
+            "redis:ada:s3cr3t@db",
+            "redis://ada:s3cr3t@db:port",
+            "redis://ada:s3cr3t%@db",
+            "redis://ada:s3cr3t?x@db",
+            "redis://db?password=s3cr3t",
+            "redis+ring://ada:s3cr3t@db",
+            "valkey://ada:s3cr3t@db",
         ] {
             let parsed = text.parse::<StoreUrl>();
             assert!(!format!("{parsed:?}").contains("s3cr3t"), "{parsed:?}");

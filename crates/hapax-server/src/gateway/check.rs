@@ -18,14 +18,18 @@ pub async fn mistakes(config: &Config) -> Vec<String> {
     let admin = config
         .admin_mistake()
         .map(|mistake| format!("admin: {mistake}"));
+    let store = config.store_mistakes().into_iter();
+    let store = store.map(|(setting, mistake)| format!("{setting}: {mistake}"));
     let tls = config
         .tls
         .as_ref()
         .and_then(|tls| listen::acceptor(tls).err());
     let proxy = Proxy::new(config, Metrics::new(), Tunnels::default()).err();
-    [admin, tls, proxy, principals(config).await]
+    let others = [tls, proxy, principals(config).await];
+    admin
         .into_iter()
-        .flatten()
+        .chain(store)
+        .chain(others.into_iter().flatten())
         .collect()
 }
 

@@ -26,7 +26,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use hapax::{Drained, Hapax, Limits, Observer, Sqlite, Store};
+use hapax::store::tiered::{self, Tiered};
+use hapax::{Drained, Hapax, Limits, Observer, Postgres, Sqlite, Store};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -39,7 +40,7 @@ use self::upstream::Tunnels;
 pub(crate) use self::well_known::PATH as WELL_KNOWN;
 use crate::admin::reload::{Changed, NotReloaded};
 use crate::admin::{self, Admin, Readiness};
-use crate::config::{Config, StoreUrl};
+use crate::config::{Config, RedisUrl, StoreUrl};
 use crate::store::{self, NotOpened};
 use crate::telemetry::{self, Metrics, PrincipalChanges, Timed, Traces};
 
@@ -395,6 +396,9 @@ async fn open(
                     config.store
                 )));
             }
+            if let Some(cache) = &config.cache {
+                return tiered(store, cache, metrics, ready);
+            }
             let store = Arc::new(store);
             let (counted, watched) = (Arc::downgrade(&store), Arc::downgrade(&store));
             let store: Arc<dyn Store> = store;
@@ -404,7 +408,43 @@ async fn open(
             });
             Ok(store)
         }
+        StoreUrl::Redis(url) => {
+            let store = store::redis(url, config.replicas)
+                .await
+                .map_err(|error| not_opened(config, error))?;
+            let store = Arc::new(store);
+            let (counted, watched) = (Arc::downgrade(&store), Arc::downgrade(&store));
+            let store: Arc<dyn Store> = store;
+            metrics.watch_redis(move || counted.upgrade().map(|store| store.stats()));
+            ready.watch_store(&store, move || {
+                watched.upgrade().and_then(|store| store.stats().failing)
+            });
+            Ok(store)
+        }
     }
+}
+
+/// A Postgres with a Redis in front of it. The gateway is ready when Postgres is.
+fn tiered(
+    postgres: Postgres,
+    cache: &RedisUrl,
+    metrics: &Metrics,
+    ready: &Arc<Readiness>,
+) -> Result<Arc<dyn Store>, StartError> {
+    let tiered = Tiered::new(postgres, &tiered::Options::new(cache.expose()));
+    let store = tiered.map_err(|error| StartError::Setting(format!("cache: {error}")))?;
+    let store = Arc::new(store);
+    let counted = || Arc::downgrade(&store);
+    let (database, cache, watched) = (counted(), counted(), counted());
+    let store: Arc<dyn Store> = store;
+    metrics.watch_postgres(move || database.upgrade().map(|store| store.postgres().stats()));
+    metrics.watch_cache(move || cache.upgrade().map(|store| store.stats()));
+    ready.watch_store(&store, move || {
+        watched
+            .upgrade()
+            .and_then(|store| store.postgres().stats().failing)
+    });
+    Ok(store)
 }
 
 /// Logs attempts whose process ended before they did. A store file has one owner, so all attempts

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use hapax::BodyUsage;
-use hapax::store::{postgres, sqlite};
+use hapax::store::{postgres, redis, sqlite, tiered};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -202,6 +202,110 @@ pub(super) fn of_postgres(stats: &postgres::Stats) -> Vec<Number> {
             "postgres_failing",
             "1 while the database cannot be used by this node",
             u64::from(stats.failing.is_some()),
+        ),
+    ]
+}
+
+/// What this node knows about its Redis.
+pub(super) fn of_redis(stats: &redis::Stats) -> Vec<Number> {
+    vec![
+        counter(
+            "redis_calls",
+            "Calls sent to Redis: scripts and commands",
+            stats.calls,
+        ),
+        counter(
+            "redis_pipelines",
+            "Pipelines they were sent in: calls divided by these is how many shared a round trip",
+            stats.pipelines,
+        ),
+        counter(
+            "redis_refused",
+            "Calls refused because too much was waiting for Redis",
+            stats.refused,
+        ),
+        counter(
+            "redis_sent_again",
+            "Calls sent again that Redis had not executed: a slot had moved, a script was missing, or it was not ready",
+            stats.sent_again,
+        ),
+        counter(
+            "redis_connections_made",
+            "Connections made to Redis",
+            stats.connections,
+        ),
+        counter(
+            "redis_connections_lost",
+            "Connections to Redis that were lost",
+            stats.connections_lost,
+        ),
+        counter(
+            "redis_failovers",
+            "How often a master turned out to be another server, or to have been restarted: effects of keys that it has lost may be repeated",
+            stats.failovers,
+        ),
+        counter(
+            "redis_unreplicated",
+            "Writes that fewer replicas than asked for have confirmed in time",
+            stats.unreplicated,
+        ),
+        bytes(
+            "redis_queue",
+            "Waiting to be sent to Redis now",
+            stats.queue_bytes,
+        ),
+        gauge(
+            "redis_pipeline_largest",
+            "The most calls in one pipeline",
+            stats.pipeline_largest,
+        ),
+        gauge(
+            "redis_warnings",
+            "Ways in which the settings of this Redis may lose keys: the log names each",
+            stats.warnings.len() as u64,
+        ),
+        gauge(
+            "redis_failing",
+            "1 while Redis cannot be used by this node",
+            u64::from(stats.failing.is_some()),
+        ),
+    ]
+}
+
+/// What this node knows about the cache in front of its Postgres.
+pub(super) fn of_cache(stats: &tiered::Stats) -> Vec<Number> {
+    vec![
+        counter("cache_hits", "Repeats answered from the cache", stats.hits),
+        counter(
+            "cache_misses",
+            "Requests that the cache had no copy for",
+            stats.misses,
+        ),
+        counter(
+            "cache_set_aside",
+            "Copies that did not count: for another request, of an earlier epoch, or at the end of their retention",
+            stats.set_aside,
+        ),
+        counter(
+            "cache_unreadable",
+            "Values that are no copies of this store: something else writes to this Redis",
+            stats.unreadable,
+        ),
+        counter("cache_kept", "Copies written", stats.kept),
+        counter(
+            "cache_failures",
+            "Calls to the cache that failed or took too long",
+            stats.failures,
+        ),
+        counter(
+            "cache_left_alone",
+            "Requests for which the cache was not asked, because it had failed",
+            stats.left_alone,
+        ),
+        gauge(
+            "cache_failing",
+            "1 while the cache is left alone because it has failed",
+            u64::from(stats.is_left_alone),
         ),
     ]
 }

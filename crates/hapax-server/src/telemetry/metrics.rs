@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use hapax::store::postgres;
 use hapax::store::sqlite::Stats;
+use hapax::store::{postgres, redis, tiered};
 use hapax::{BodyUsage, Observer};
 use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::encoding::text;
@@ -314,6 +314,16 @@ impl Metrics {
         self.collect(ask, collected::of_postgres);
     }
 
+    /// Like [`Metrics::watch_postgres`], for a Redis.
+    pub fn watch_redis(&self, ask: impl Fn() -> Option<redis::Stats> + Send + Sync + 'static) {
+        self.collect(ask, collected::of_redis);
+    }
+
+    /// Like [`Metrics::watch_postgres`], for the cache in front of it.
+    pub fn watch_cache(&self, ask: impl Fn() -> Option<tiered::Stats> + Send + Sync + 'static) {
+        self.collect(ask, collected::of_cache);
+    }
+
     /// Reads how many bytes of request bodies are buffered on every scrape.
     pub fn watch_bodies(&self, ask: impl Fn() -> BodyUsage + Send + Sync + 'static) {
         self.collect(move || Some(ask()), collected::of_bodies);
@@ -447,6 +457,33 @@ mod tests {
             "hapax_postgres_commits_lost_total 2",
             "hapax_postgres_failing 1",
             "hapax_postgres_queue_bytes 0",
+        ] {
+            assert!(text.lines().any(|have| have == line), "{line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn of_a_redis_it_is_told_what_this_node_knows() {
+        let (metrics, stats) = (
+            Metrics::new(),
+            Arc::new(Mutex::new(redis::Stats::default())),
+        );
+        let asked = stats.clone();
+        metrics.watch_redis(move || Some(asked.lock().clone()));
+        {
+            let mut stats = stats.lock();
+            (stats.calls, stats.pipelines, stats.failovers) = (70, 4, 2);
+            stats.warnings = vec!["no replica".to_owned(), "no append-only file".to_owned()];
+            stats.failing = Some("refused".to_owned());
+        }
+        let text = metrics.encode();
+        for line in [
+            "hapax_redis_calls_total 70",
+            "hapax_redis_pipelines_total 4",
+            "hapax_redis_failovers_total 2",
+            "hapax_redis_warnings 2",
+            "hapax_redis_failing 1",
+            "hapax_redis_queue_bytes 0",
         ] {
             assert!(text.lines().any(|have| have == line), "{line} in\n{text}");
         }

@@ -10,7 +10,7 @@ use hapax::core::record::Head;
 use hapax::core::scope::PrincipalId;
 use hapax::core::store::{
     Joins, KnownPrincipal, ListQuery, Put, Reading, Renewal, Reply, StoreError, StoreErrorKind,
-    StoreInfo, Swept, Written,
+    StoreInfo, Swept, Wakes, Written,
 };
 use hapax::{RecordId, Store};
 use prometheus_client::metrics::counter::Counter;
@@ -137,6 +137,10 @@ impl Store for Timed {
 
     fn joins(&self) -> Option<&dyn Joins> {
         self.store.joins()
+    }
+
+    fn wakes(&self) -> Option<&dyn Wakes> {
+        self.store.wakes()
     }
 }
 

@@ -105,6 +105,9 @@ fn sections(schema: &Value) -> Vec<(String, &Value)> {
 /// Other settings that this setting requires.
 fn beside(section: &str, name: &str) -> &'static str {
     match (section, name) {
+        ("", "durability") => "store = \"redis://a\"\n",
+        ("", "cache") => "store = \"postgres://a@b/c\"\n",
+        ("", "replicas") => "store = \"redis://a\"\ndurability = \"best-effort\"\n",
         ("upstream", "ca_file") => "url = \"https://a\"\n",
         ("defaults" | "routes", "fingerprint_omit" | "fingerprint_only") => {
             "fingerprint = \"json\"\n"

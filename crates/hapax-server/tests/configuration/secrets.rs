@@ -95,6 +95,28 @@ fn no_secret_is_ever_shown() {
         format!("store = \"host=db password={CANARY}\"\n"),
         format!("store = \"mysql://ada:{CANARY}@db/hapax\"\n"),
         format!("store = \"postgres://ada:{CANARY}@db/hapax\n"),
+        format!("store = \"postgres:ada:{CANARY}@db\"\n"),
+        format!("store = \"postgres:///hapax?user=ada&password=x@{CANARY}\"\nlisten = 4000\n"),
+        format!("store = \"redis://ada:{CANARY}@db\"\n"),
+        format!("store = \"redis://:{CANARY}@db\"\ndurability = \"best-effort\"\n"),
+        format!("store = \"redis://:{CANARY}@db\"\ndurability = \"strict\"\n"),
+        format!(
+            "store = \"redis://:{CANARY}@db\" # postgres://ada:{CANARY}@db/hapax\nlisten = 4\n"
+        ),
+        format!("store = \"redis://ada:{CANARY}@db:none\"\n"),
+        format!("store = \"redis://ada:x/{CANARY}@db\"\n"),
+        format!("store = \"redis://ada:x?{CANARY}@db\"\n"),
+        format!("store = \"redis://ada:{CANARY}?x@db\"\n"),
+        format!("store = \"redis:/ada:{CANARY}@db\"\n"),
+        format!("store = \"redis:ada:{CANARY}@db\"\n"),
+        format!("store = \"rediss+cluster://ada:{CANARY}@a,b/1\"\n"),
+        format!("store = \"redis+sentinel://a/m?sentinel_password={CANARY}\"\n"),
+        format!("store = \"redis+sentinel://a/m?sentinel_pasword={CANARY}\"\n"),
+        format!("store = \"redis+sentinel://a/m?sentinel_password=x@{CANARY}\"\n"),
+        format!("store = \"redis+ring://ada:{CANARY}@db\"\n"),
+        format!("store = \"valkey://ada:{CANARY}@db\"\n"),
+        format!("store = \"redis://ada:{CANARY}@db\n"),
+        format!("store = \"redis://ada:{CANARY}@db\"\n[defaults]\nmode = \"transaction\"\n"),
     ];
     let shown = |said: &str, how: &str| assert!(!said.contains(CANARY), "{how}:\n{said}");
     for text in &files {
@@ -128,6 +150,13 @@ fn no_secret_is_ever_shown() {
             &format!("postgres://ada:{CANARY}@db/hapax?sslmodus=x"),
         ),
         ("HAPAX_STORE", &format!("postgres://ada:{CANARY}@db/hapax")),
+        ("HAPAX__STORE", &format!("redis://ada:{CANARY}@db")),
+        ("HAPAX__STORE", &format!("redis://ada:{CANARY}@db?ca=x")),
+        (
+            "HAPAX__STORE",
+            &format!("redis+sentinel://a/m?sentinel_password={CANARY}"),
+        ),
+        ("HAPAX_STORE", &format!("rediss://ada:{CANARY}@db")),
     ] {
         let overrides = Overrides {
             environment: [(name, value)].into_iter().collect(),
@@ -152,11 +181,17 @@ fn no_password_of_a_flag_is_ever_repeated() {
         format!("postgres://ada:{CANARY}@db/hapax?sslmodus=x"),
         format!("postgres:ada:{CANARY}@db"),
         format!("host=db password={CANARY}"),
+        format!("redis://ada:{CANARY}@127.0.0.1:1"),
+        format!("redis://ada:{CANARY}@127.0.0.1:1?timeout=3"),
+        format!("redis+sentinel://127.0.0.1:1/m?sentinel_password={CANARY}"),
+        format!("redis:ada:{CANARY}@db"),
     ] {
         for command in [
             &words("config check --upstream http://127.0.0.1:3000 --store")[..],
             &words("config print --upstream http://127.0.0.1:3000 --store"),
             &["store", "check"],
+            &words("store copy --give-up sqlite:none.db"),
+            &words("store copy memory:"),
             &words("store backup copy.db --store"),
             &words("keys list --store"),
             &["migrate", "--store"],
@@ -173,15 +208,16 @@ fn no_password_of_a_flag_is_ever_repeated() {
             );
         }
     }
-    let (_, _, stderr) = hapax(
-        directory.path(),
-        &words(
-            "config check --upstream http://127.0.0.1:3000 --store postgres://ada:hunter2@db/hapax",
-        ),
-        &[],
-    );
-    assert!(
-        stderr.contains("everybody on this machine can read the password"),
-        "{stderr}"
-    );
+    for (url, instead) in [
+        ("postgres://ada:hunter2@db/hapax", "PGPASSWORD"),
+        ("redis://:hunter2@db", "HAPAX__STORE"),
+    ] {
+        let args = words("config check --upstream http://127.0.0.1:3000 --store");
+        let (_, _, stderr) = hapax(directory.path(), &[&args[..], &[url]].concat(), &[]);
+        assert!(
+            stderr.contains("everybody on this machine can read the password")
+                && stderr.contains(instead),
+            "{stderr}"
+        );
+    }
 }

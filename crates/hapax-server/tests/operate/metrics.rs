@@ -19,9 +19,10 @@ async fn the_documentation_lists_what_there_is_and_nothing_else() {
     .await;
     world.send(post("/shadow", "k")).await;
     world.send(post("/v1/a", "k")).await;
-    // The metrics of a gateway whose store is Postgres.
+    // The metrics of gateways whose stores are Postgres and Redis.
     let other = hapax_server::telemetry::Metrics::new();
     other.watch_postgres(|| Some(hapax::store::postgres::Stats::default()));
+    other.watch_redis(|| Some(hapax::store::redis::Stats::default()));
     let (there, documented) = (
         there(&(other.encode() + &world.metrics().await)),
         documented(),

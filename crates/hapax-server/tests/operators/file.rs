@@ -695,7 +695,7 @@ async fn without_flags_the_file_here_is_found_and_else_it_is_said_what_to_do() {
     let said = run(&empty, "keys list");
     assert_eq!(said.code, 3);
     said.assert_told(
-        "--admin http://HOST:PORT, --store sqlite:FILE or --store postgres://USER@HOST/DATABASE",
+        "--admin http://HOST:PORT, --store sqlite:FILE, --store postgres://USER@HOST/DATABASE or --store redis://HOST:PORT",
     );
     assert_eq!(
         std::fs::read_dir(empty.path()).unwrap().count(),

@@ -172,9 +172,10 @@ pub async fn offered() -> Offered {
     );
     let scrape = program.ask("/metrics");
     assert!(scrape.starts_with("HTTP/1.1 200"), "{scrape}");
-    // The metrics of a gateway whose store is Postgres.
+    // The metrics of gateways whose stores are Postgres and Redis.
     let other = Metrics::new();
     other.watch_postgres(|| Some(hapax::store::postgres::Stats::default()));
+    other.watch_redis(|| Some(hapax::store::redis::Stats::default()));
     Offered::read(&(scrape + &other.encode()))
 }
 

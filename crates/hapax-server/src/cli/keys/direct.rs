@@ -13,21 +13,30 @@ use hapax::{Hapax, OperatorError, RecordId, Sqlite, Store};
 
 use crate::admin::keys::operate::{Operate, OperateError, Records};
 use crate::cli::Exit;
-use crate::config::PostgresUrl;
+use crate::config::{PostgresUrl, RedisUrl};
 use crate::store;
 
 /// A store. Reading a file changes nothing and works while another process owns it; changing it
-/// requires owning it. A database can be shared.
+/// requires owning it. A database or a Redis can be shared.
 pub(super) struct Direct {
     inside: Inside,
     operation_ids: OperationIds,
+    /// What is left of forgotten answers, if that is more than tombstones.
+    leaves: Option<&'static str>,
 }
 
 enum Inside {
     View(Box<View>),
-    File(Hapax, Arc<dyn Store>),
-    Database(Hapax, Arc<dyn Store>),
+    Open(Hapax, Arc<dyn Store>),
 }
+
+const LEFT_IN_POSTGRES: &str = "the answers are deleted, and no node serves them any more. Their \
+     bytes are in the files of those tables until a vacuum has freed them and they are written \
+     over, and in the write-ahead log, replicas and backups for as long as you keep those";
+
+const LEFT_IN_REDIS: &str = "the answers are deleted, and no node serves them any more. Their bytes \
+     are in the append-only file until it is rewritten (BGREWRITEAOF), in a dump until the next \
+     one, and in backups for as long as you keep those";
 
 impl Direct {
     pub(super) fn view(path: &Path) -> Result<Direct, Exit> {
@@ -36,12 +45,13 @@ impl Direct {
         Ok(Direct {
             inside: Inside::View(Box::new(view)),
             operation_ids,
+            leaves: None,
         })
     }
 
     pub(super) async fn own(path: &Path) -> Result<Direct, Exit> {
         match Sqlite::open(path).await {
-            Ok(store) => Direct::open(Arc::new(store), Inside::File).await,
+            Ok(store) => Direct::open(Arc::new(store), None).await,
             Err(OpenError::Owned { path, owner }) => Err(Exit::unreachable(format!(
                 "{} is in use by process {owner}, which alone can change it. Ask that process: --admin http://127.0.0.1:4001, or wherever its admin listener is",
                 path.display()
@@ -51,13 +61,18 @@ impl Direct {
     }
 
     pub(super) async fn postgres(url: &PostgresUrl) -> Result<Direct, Exit> {
-        Direct::open(Arc::new(store::postgres(url).await?), Inside::Database).await
+        Direct::open(
+            Arc::new(store::postgres(url).await?),
+            Some(LEFT_IN_POSTGRES),
+        )
+        .await
     }
 
-    async fn open(
-        store: Arc<dyn Store>,
-        inside: fn(Hapax, Arc<dyn Store>) -> Inside,
-    ) -> Result<Direct, Exit> {
+    pub(super) async fn redis(url: &RedisUrl) -> Result<Direct, Exit> {
+        Direct::open(Arc::new(store::redis(url, 0).await?), Some(LEFT_IN_REDIS)).await
+    }
+
+    async fn open(store: Arc<dyn Store>, leaves: Option<&'static str>) -> Result<Direct, Exit> {
         let operation_ids = store
             .info()
             .await
@@ -66,13 +81,15 @@ impl Direct {
         // No sweep: records that an operator is looking at should not be removed.
         let hapax = Hapax::builder_shared(store.clone()).sweep(None).build();
         Ok(Direct {
-            inside: inside(hapax, store),
+            inside: Inside::Open(hapax, store),
             operation_ids,
+            leaves,
         })
     }
 
-    pub(super) fn is_database(&self) -> bool {
-        matches!(self.inside, Inside::Database(..))
+    /// What is left of forgotten answers, if that is more than tombstones.
+    pub(super) fn leaves(&self) -> Option<&'static str> {
+        self.leaves
     }
 
     pub(super) fn operate(&self) -> Operate<'_, Direct> {
@@ -88,7 +105,7 @@ impl Records for Direct {
     async fn heads(&self, query: ListQuery) -> Result<Vec<Head>, StoreError> {
         match &self.inside {
             Inside::View(view) => view.list(&query),
-            Inside::File(hapax, _) | Inside::Database(hapax, _) => hapax.list(query).await,
+            Inside::Open(hapax, _) => hapax.list(query).await,
         }
     }
 
@@ -101,14 +118,14 @@ impl Records for Direct {
                 let state = record.head.state_at(reading.now);
                 Ok((record, state))
             }
-            Inside::File(hapax, _) | Inside::Database(hapax, _) => hapax.look(id).await,
+            Inside::Open(hapax, _) => hapax.look(id).await,
         }
     }
 
     async fn log(&self, query: LogQuery) -> Result<Vec<LogEntry>, StoreError> {
         match &self.inside {
             Inside::View(view) => view.log(&query),
-            Inside::File(hapax, _) | Inside::Database(hapax, _) => hapax.log(query).await,
+            Inside::Open(hapax, _) => hapax.log(query).await,
         }
     }
 
@@ -116,15 +133,13 @@ impl Records for Direct {
     async fn now(&self) -> Result<Timestamp, StoreError> {
         match &self.inside {
             Inside::View(view) => view.get(&[]).map(|reading| reading.now),
-            Inside::File(_, store) | Inside::Database(_, store) => {
-                store.info().await.map(|info| info.now)
-            }
+            Inside::Open(_, store) => store.info().await.map(|info| info.now),
         }
     }
 
     fn hapax(&self) -> Result<&Hapax, OperateError> {
         match &self.inside {
-            Inside::File(hapax, _) | Inside::Database(hapax, _) => Ok(hapax),
+            Inside::Open(hapax, _) => Ok(hapax),
             Inside::View(_) => Err(OperateError::BadRequest(
                 "this file is only looked at".to_owned(),
             )),

@@ -12,9 +12,9 @@ use crate::cli::{Exit, text};
 ///
 /// Nothing that is running can be forgotten, and nothing that is unknown: settle it first. When
 /// this returns, no gateway on this store can serve the answer any more. Where it was in a file,
-/// its bytes are gone; what a Postgres keeps of deleted rows is in docs/postgres.md. With
-/// --principal the keys are listed again afterwards: exit code 1 if one of them still has an answer
-/// or a fingerprint.
+/// its bytes are gone; what a Postgres keeps of deleted rows is in docs/postgres.md, what a Redis
+/// keeps of deleted keys in docs/redis.md. With --principal the keys are listed again afterwards:
+/// exit code 1 if one of them still has an answer or a fingerprint.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]

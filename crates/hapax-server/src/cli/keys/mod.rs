@@ -20,9 +20,9 @@ use super::Exit;
 
 /// List and show keys, settle those whose outcome is unknown, forget answers.
 ///
-/// Asks a running gateway (--admin), or looks into a store (--store): a file, or a Postgres that
-/// gateways may be using. Without either: the gateway at http://127.0.0.1:4001, and if nobody is
-/// there, the file hapax.db. Which one it was is said on standard error.
+/// Asks a running gateway (--admin), or looks into a store (--store): a file, or a Postgres or
+/// Redis that gateways may be using. Without either: the gateway at http://127.0.0.1:4001, and if
+/// nobody is there, the file hapax.db. Which one it was is said on standard error.
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]

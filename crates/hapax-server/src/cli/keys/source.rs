@@ -1,5 +1,6 @@
 //! The source of keys: a running gateway, or a store.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::admin::keys::wire::{Entry, Forget, Page, Query, Settle, Shown};
 use crate::admin::log::Which;
 use crate::cli::Exit;
 use crate::cli::secret_flags::StoreFlag;
-use crate::config::{PostgresUrl, Secret, StoreUrl};
+use crate::config::{Secret, StoreUrl};
 
 pub(in crate::cli) const ADMIN: &str = "http://127.0.0.1:4001";
 const STORE: &str = "hapax.db";
@@ -27,7 +28,7 @@ pub(super) struct Where {
     /// Ask the gateway whose admin listener is here
     #[arg(long, value_name = "URL", conflicts_with = "store")]
     admin: Option<String>,
-    /// Look into this store: sqlite:FILE, or postgres://USER@HOST/DATABASE
+    /// Look into this store: sqlite:FILE, postgres://USER@HOST/DATABASE, or redis://HOST:PORT
     #[arg(long, value_name = "URL", value_parser = StoreFlag::parse)]
     store: Option<StoreFlag>,
     /// With a gateway that has one: a file with its `admin_token` [default: what HAPAX__ADMIN_TOKEN
@@ -102,7 +103,12 @@ impl Source {
             (Some(url), _) => Source::admin(url, place.token()?).await,
             (None, Some(typed)) => match typed.store()? {
                 StoreUrl::Sqlite(path) => Source::file(&path, purpose).await,
-                StoreUrl::Postgres(url) => Source::postgres(&url, purpose).await,
+                StoreUrl::Postgres(url) => {
+                    Ok(Source::shared(Direct::postgres(&url).await?, &url, purpose))
+                }
+                StoreUrl::Redis(url) => {
+                    Ok(Source::shared(Direct::redis(&url).await?, &url, purpose))
+                }
                 StoreUrl::Memory => Err(Exit::usage(
                     "memory: is known to its process alone: ask that one, with --admin http://HOST:PORT",
                 )),
@@ -113,7 +119,7 @@ impl Source {
                     Source::file(Path::new(STORE), purpose).await
                 }
                 Err(_) => Err(Exit::unreachable(format!(
-                    "nobody answers at {ADMIN}, and there is no {STORE} here: say where to look, with --admin http://HOST:PORT, --store sqlite:FILE or --store postgres://USER@HOST/DATABASE"
+                    "nobody answers at {ADMIN}, and there is no {STORE} here: say where to look, with --admin http://HOST:PORT, --store sqlite:FILE, --store postgres://USER@HOST/DATABASE or --store redis://HOST:PORT"
                 ))),
             },
         }
@@ -141,20 +147,18 @@ impl Source {
         Ok(Source::Store(Arc::new(file)))
     }
 
-    async fn postgres(url: &PostgresUrl, purpose: Purpose) -> Result<Source, Exit> {
-        let store = Direct::postgres(url).await?;
+    /// A store that other processes may be using.
+    fn shared(store: Direct, url: &impl Display, purpose: Purpose) -> Source {
         eprintln!("{} the store {url}", doing(purpose));
-        Ok(Source::Store(Arc::new(store)))
+        Source::Store(Arc::new(store))
     }
 
     /// What is left of forgotten answers here, if that is more than tombstones.
     pub(super) fn leaves(&self) -> Option<&'static str> {
-        let is_database = matches!(self, Source::Store(store) if store.is_database());
-        is_database.then_some(
-            "the answers are deleted, and no node serves them any more. Their bytes are in the \
-             files of those tables until a vacuum has freed them and they are written over, and in \
-             the write-ahead log, replicas and backups for as long as you keep those",
-        )
+        match self {
+            Source::Admin(_) => None,
+            Source::Store(store) => store.leaves(),
+        }
     }
 
     pub(super) async fn list(&self, query: &Query) -> Result<Page, Exit> {

@@ -26,6 +26,9 @@ pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketA
         config.upstream.url.to_string().trim_end_matches('/'),
     );
     line("store", &store(&config.store));
+    if let Some(cache) = &config.cache {
+        line("cache", &format!("{cache}, for repeats; Postgres decides"));
+    }
     line("principal", &principal(&config.principal));
     for route in &config.routes {
         if let Some(own) = route
@@ -98,6 +101,11 @@ fn store(store: &StoreUrl) -> String {
         StoreUrl::Sqlite(_) => format!("{store}, on the disk before anybody is told"),
         StoreUrl::Postgres(_) => {
             format!("{store}, committed before anybody is told; other nodes may share it")
+        }
+        StoreUrl::Redis(_) => {
+            format!(
+                "{store}, best effort: what Redis loses in a crash or a failover may run again; other nodes may share it"
+            )
         }
         StoreUrl::Memory => {
             format!("{store} FORGETS EVERYTHING when this process ends: only for trying things out")
@@ -259,7 +267,7 @@ fn keys_flags(config: &Config, admin: Option<SocketAddr>) -> Option<String> {
     match (admin, &config.store) {
         (Some(_), _) if admin == usual.admin => Some(String::new()),
         (Some(admin), _) => Some(format!(" --admin http://{admin}")),
-        (None, StoreUrl::Sqlite(_) | StoreUrl::Postgres(_)) => {
+        (None, StoreUrl::Sqlite(_) | StoreUrl::Postgres(_) | StoreUrl::Redis(_)) => {
             Some(format!(" --store {}", config.store))
         }
         (None, StoreUrl::Memory) => None,
@@ -284,6 +292,18 @@ mod tests {
         assert!(
             text.contains("POST|PATCH /**  shadow  optional")
                 && text.contains("shadow  Nothing yet."),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_redis_is_shown_as_best_effort_and_without_its_password() {
+        let mut config = Config::new("http://127.0.0.1:3000".parse().unwrap());
+        config.store = "redis://:s3@cache".parse().unwrap();
+        let text = banner(&config, ([127, 0, 0, 1], 4000).into(), None);
+        assert!(
+            text.contains("store      redis://:***@cache, best effort: ")
+                && text.contains("hapax keys list --state unknown --store redis://:***@cache"),
             "{text}"
         );
     }

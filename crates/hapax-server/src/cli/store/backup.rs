@@ -33,6 +33,11 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
                 "{url} is backed up with Postgres' own tools: base backups with archived WAL (pg_basebackup, pgBackRest, Barman) lose nothing that was acknowledged; a pg_dump has what was there when it began, and whatever came after runs again. See docs/postgres.md"
             )));
         }
+        StoreUrl::Redis(url) => {
+            return Err(Exit::usage(format!(
+                "{url} is backed up with Redis' own tools: its append-only file, or BGSAVE and a copy of the dump. A backup has what was there when it was made: after a restore, whatever came later runs again. To keep what is there now, copy it: `hapax store copy` with the gateways stopped"
+            )));
+        }
         StoreUrl::Memory => {
             return Err(Exit::usage(
                 "memory: is gone with its process, and cannot be copied: give --store sqlite:FILE",

@@ -19,13 +19,14 @@ use crate::store;
 /// Test that a store keeps every promise that Hapax needs of it, with the contract that its own
 /// stores are tested with.
 ///
-/// May be run while gateways use the database: it works on records of its own, in namespaces that
-/// begin with `contract:`, and takes them away again. It forgets some of them, so that every node
-/// reads its copies of answers anew once. A file must not be in use. What stays is said at the end:
-/// tombstones, and entries in the audit log.
+/// May be run while gateways use the database or the Redis: it works on records of its own, in
+/// namespaces that begin with `contract:`, and takes them away again. It forgets some of them, so
+/// that every node reads its copies of answers anew once. A file must not be in use. What stays is
+/// said at the end: tombstones, and entries in the audit log.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store: postgres://USER@HOST/DATABASE, sqlite:FILE, or memory: to see it work
+    /// The store: postgres://USER@HOST/DATABASE, redis://HOST:PORT, sqlite:FILE, or memory: to see
+    /// it work
     #[arg(value_name = "URL", value_parser = StoreFlag::parse)]
     store: StoreFlag,
     /// As one JSON object
@@ -49,7 +50,8 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
 }
 
 async fn check(url: &StoreUrl, is_json: bool) -> Result<(), Exit> {
-    let run = Run::on(open(url).await?, matches!(url, StoreUrl::Postgres(_)));
+    let is_live = matches!(url, StoreUrl::Postgres(_) | StoreUrl::Redis(_));
+    let run = Run::on(open(url).await?, is_live);
     let mut progress = Progress::new();
     let report = tokio::select! {
         report = run.all(|case| progress.show(case)) => Some(report),
@@ -76,6 +78,7 @@ async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, Exit> {
     Ok(match url {
         StoreUrl::Memory => Arc::new(hapax::store::memory()),
         StoreUrl::Postgres(url) => Arc::new(store::postgres(url).await?),
+        StoreUrl::Redis(url) => Arc::new(store::redis(url, 0).await?),
         StoreUrl::Sqlite(path) => Arc::new(file(path).await?),
     })
 }

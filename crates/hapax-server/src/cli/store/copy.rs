@@ -9,12 +9,12 @@ use std::sync::Arc;
 use hapax::Sqlite;
 use hapax::core::Transfer;
 use hapax::store::copy::{self, Copied, CopyError, End};
-use hapax::store::postgres::{ConnectOptions, Mover, OpenError};
 
 use self::meter::Meter;
 use crate::cli::secret_flags::StoreFlag;
 use crate::cli::{Exit, text};
-use crate::config::{PostgresUrl, StoreUrl};
+use crate::config::StoreUrl;
+use crate::store;
 
 /// Move everything from one store into another, which then takes its place.
 ///
@@ -25,7 +25,7 @@ use crate::config::{PostgresUrl, StoreUrl};
 /// back, copy back.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The store to copy: sqlite:FILE or postgres://…
+    /// The store to copy: sqlite:FILE, postgres://… or redis://…
     #[arg(value_name = "FROM", value_parser = StoreFlag::parse)]
     from: StoreFlag,
     /// The store to make
@@ -151,10 +151,11 @@ enum Role {
 async fn open(url: &StoreUrl, role: Role) -> Result<Arc<dyn Transfer>, Exit> {
     match url {
         StoreUrl::Memory => Err(Exit::usage(
-            "memory: is gone with its process, and cannot be copied: give sqlite:FILE or postgres://…",
+            "memory: is gone with its process, and cannot be copied: give sqlite:FILE, postgres://… or redis://…",
         )),
         StoreUrl::Sqlite(path) => open_file(path, role).await,
-        StoreUrl::Postgres(url) => open_database(url).await,
+        StoreUrl::Postgres(url) => Ok(Arc::new(store::postgres_mover(url).await?)),
+        StoreUrl::Redis(url) => Ok(Arc::new(store::redis_mover(url).await?)),
     }
 }
 
@@ -176,17 +177,6 @@ async fn open_file(path: &Path, role: Role) -> Result<Arc<dyn Transfer>, Exit> {
         );
     }
     Ok(Arc::new(store))
-}
-
-async fn open_database(url: &PostgresUrl) -> Result<Arc<dyn Transfer>, Exit> {
-    let connection = ConnectOptions::parse(url.expose()).map_err(Exit::usage)?;
-    match Mover::open(&connection).await {
-        Ok(mover) => Ok(Arc::new(mover)),
-        Err(error @ (OpenError::Connect(_) | OpenError::Unusable { .. })) => Err(
-            Exit::unreachable(format!("could not open the store: {error}")),
-        ),
-        Err(error) => Err(Exit::usage(format!("could not open the store: {error}"))),
-    }
 }
 
 /// The name under which the other store records this one: valid from any directory, and without a

@@ -5,7 +5,7 @@ use hapax_contract::NAMESPACE;
 use super::Overrides;
 use super::section::Section;
 use crate::config::settings::Settings;
-use crate::config::{Limits, Route, Timeouts, Tls, Upstream, text};
+use crate::config::{Config, Limits, Route, Timeouts, Tls, Upstream, text};
 
 pub(crate) fn namespace(text: &str) -> Result<String, String> {
     match text {
@@ -21,6 +21,21 @@ pub(crate) fn namespace(text: &str) -> Result<String, String> {
             Err("a namespace is one line of at most 255 bytes: shorten it, and leave out control characters".to_owned())
         }
         _ => Ok(text.to_owned()),
+    }
+}
+
+/// Reports settings that the store needs or does not have.
+pub(super) fn store(top: &Section<'_>, config: &Config, overrides: &Overrides) {
+    for (setting, mistake) in config.store_mistakes() {
+        // A durability that was refused as a mistake still counts as said.
+        if setting == "store" && top.has("durability") {
+            continue;
+        }
+        if setting == "store" && overrides.store.is_some() {
+            top.mistake_nowhere(mistake);
+        } else {
+            top.mistake(&[setting], mistake);
+        }
     }
 }
 

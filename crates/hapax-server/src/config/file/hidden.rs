@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use crate::config::settings::{Kind, TABLES, Table, find_nearest};
-use crate::config::{postgres, url};
+use crate::config::{password, url};
 
 /// Shown in place of a secret.
 pub(super) const HIDDEN: &str = "(hidden)";
@@ -88,12 +88,33 @@ fn secret_value(line: &str) -> Option<usize> {
         .map(|at| at + 1)
 }
 
-/// Whether a parameter in the URL of a Postgres follows; its secrets are hidden one by one.
+/// Whether a parameter in the URL of a store follows; its secrets are hidden one by one.
 fn is_parameter(before: &str) -> bool {
-    before.ends_with(['?', '&'])
-        && ["postgres://", "postgresql://"]
-            .iter()
-            .any(|scheme| before.contains(scheme))
+    before.ends_with(['?', '&']) && find_store(before).is_some_and(|at| at.after.starts_with("//"))
+}
+
+/// The URL of a store in a text.
+struct FoundStore<'a> {
+    before: &'a str,
+    scheme: &'a str,
+    /// What follows the colon.
+    after: &'a str,
+}
+
+/// The first URL in a text that is the URL of a store, well formed or not.
+fn find_store(text: &str) -> Option<FoundStore<'_>> {
+    let begins = |scheme: &&str| {
+        let colons = text.match_indices(':').map(|(colon, _)| colon);
+        { colons }
+            .find(|colon| text[..*colon].ends_with(scheme))
+            .map(|colon| (colon - scheme.len(), colon + 1))
+    };
+    let (start, end) = password::SCHEMES.iter().filter_map(begins).min()?;
+    Some(FoundStore {
+        before: &text[..start],
+        scheme: &text[start..end],
+        after: &text[end..],
+    })
 }
 
 /// Whether this text ends within a multi-line secret.
@@ -116,30 +137,24 @@ fn in_secret(text: &str) -> bool {
 /// A text without the user names, passwords and queries of its URLs. Its number of characters stays
 /// the same.
 pub(super) fn without_password(text: &str) -> String {
-    let find = |schemes: [&str; 2]| {
-        schemes
-            .iter()
-            .find_map(|scheme| Some((text.find(scheme)?, scheme.len())))
+    let Some(found) = find_store(text) else {
+        return url::mask_with(text, stars);
     };
     // A malformed password extends to the end of the text at most.
-    let end = |start: usize| {
-        text[start..]
-            .find(['"', '\''])
-            .map_or(text.len(), |at| start + at)
+    let end = found.after.find(['"', '\'']).unwrap_or(found.after.len());
+    let (after, rest) = found.after.split_at(end);
+    let after = if after.starts_with("//") {
+        without_values(&password::mask_with(after, stars))
+    } else if let Some(after) = after.strip_prefix('/') {
+        // A slash is missing: what follows may be a password.
+        format!("/{}", stars(after))
+    } else if after.contains('@') {
+        stars(after)
+    } else {
+        after.to_owned()
     };
-    if let Some((start, _)) = find(["postgres://", "postgresql://"]) {
-        let end = end(start);
-        let url = without_values(&postgres::mask_with(&text[start..end], stars));
-        return format!("{}{url}{}", &text[..start], &text[end..]);
-    }
-    // A slash is missing: what follows may be a password.
-    if let Some((scheme, length)) = find(["postgres:/", "postgresql:/"]) {
-        let start = scheme + length;
-        let end = end(start);
-        let hidden = stars(&text[start..end]);
-        return format!("{}{hidden}{}", &text[..start], &text[end..]);
-    }
-    url::mask_with(text, stars)
+    let before = url::mask_with(found.before, stars);
+    format!("{before}{}{after}{}", found.scheme, without_password(rest))
 }
 
 /// A URL without the values of its parameters: a misspelled name may be that of a password.
@@ -256,6 +271,34 @@ mod tests {
                 8..37,
                 "store = \"postgres://a@b/c?pasword=**\"",
                 8..37,
+            ),
+            (
+                "store = \"postgres:a:s3@b\"",
+                0,
+                8..25,
+                "store = \"postgres:******\"",
+                8..25,
+            ),
+            (
+                "store = \"redis+sentinel://a:s/3@b/c?sentinel_password=s3\"",
+                0,
+                8..56,
+                "store = \"redis+sentinel://a:***@b/c?sentinel_password=**\"",
+                8..56,
+            ),
+            (
+                "store = \"rediss:/a:s3@b\" # postgres://a:s3@b",
+                0,
+                8..24,
+                "store = \"rediss:/******\" # postgres://a:**@b",
+                8..24,
+            ),
+            (
+                "store = \"redis+ring://a:s3@b\"",
+                0,
+                8..29,
+                "store = \"redis+ring://****@b\"",
+                8..29,
             ),
             (
                 "principal = \"forward-auth:http://a/v?t=s3\"",

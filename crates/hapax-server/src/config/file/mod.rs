@@ -226,6 +226,9 @@ fn config<'a>(
     config.limits = checks::limits(&limits);
     config.drain = Drain::read(Some(&section(&DRAIN)));
     addresses::apart(&top, &config, overrides);
+    if is_store_known {
+        checks::store(&top, &config, overrides);
+    }
     principals::check(&top, [&jwt, &forward_auth], &routes, &config, overrides);
     addresses::no_loop(&upstream, &config, overrides);
     checks::bodies_fit(&limits, &config.all_routes(), &config.limits);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 
 use crate::config::settings::{Fallback, Kind, ROUTES, Setting, TABLES, Table};
-use crate::config::{postgres, url};
+use crate::config::{password, url};
 
 /// What was read, setting by setting.
 #[derive(Default)]
@@ -152,8 +152,8 @@ fn mask(value: toml::Value) -> Counts {
 /// A value without the secrets in its URLs.
 fn without_secrets(value: &toml::Value) -> toml::Value {
     match value {
-        toml::Value::String(text) if text.starts_with("postgres") => {
-            toml::Value::String(postgres::mask(text))
+        toml::Value::String(text) if password::may_be_in(text) => {
+            toml::Value::String(password::mask(text))
         }
         toml::Value::String(text) => toml::Value::String(url::mask(text)),
         toml::Value::Array(list) => toml::Value::Array(list.iter().map(without_secrets).collect()),

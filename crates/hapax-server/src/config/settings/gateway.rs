@@ -14,7 +14,8 @@ use crate::config::file::value::{networks, parse_texts};
 use crate::config::file::{checks, principals};
 use crate::config::text::{admin_address, listen_address, upstream_url};
 use crate::config::{
-    AnonymousField, Lines, Network, PrincipalSources, Protocol, Route, Secret, StoreUrl,
+    AnonymousField, Durability, Lines, Network, PrincipalSources, Protocol, RedisUrl, Route,
+    Secret, StoreUrl,
 };
 
 settings! {
@@ -48,10 +49,34 @@ settings! {
             }),
             "all";
         /// `sqlite:FILE`, see [store.md](store.md); `postgres://USER@HOST/DATABASE` for several
-        /// nodes, see [postgres.md](postgres.md); `memory:` forgets everything when the program ends
+        /// nodes, see [postgres.md](postgres.md); `redis://HOST:PORT`, `redis+sentinel://…` or
+        /// `redis+cluster://…` for several nodes that may lose the latest keys, see
+        /// [redis.md](redis.md); `memory:` forgets everything when the program ends
         store: StoreUrl = is "sqlite:hapax.db",
             text(StoreUrl::from_str).compared_by(|store| Some(store.expose())).at_start(),
             "postgres://hapax@db.internal/hapax";
+        /// with a Redis, which needs it: `best-effort` says that you know what a Redis may lose.
+        /// Keys that it has lost run again
+        durability: Option<Durability> = none,
+            choice(&["best-effort"], |text| text.parse().map(Some), |durability| {
+                durability.map(|one: Durability| one.word().to_owned())
+            })
+            .at_start(),
+            "best-effort";
+        /// with a Redis: how many of its replicas must confirm a write before it counts. One
+        /// that fewer confirm in half a second has failed. A failover then rarely loses a key
+        replicas: u32 = is "0", count(0, 100).at_start(), "1";
+        /// with a Postgres: a Redis that keeps copies of answers, so that repeats need not ask
+        /// Postgres, and that tells waiting nodes when an attempt ends. It decides nothing, and may
+        /// be lost at any moment; see [redis.md](redis.md#redis-over-postgres)
+        cache: Option<RedisUrl> = none,
+            shown_text(
+                |text| RedisUrl::from_str(text).map(Some),
+                |cache| cache.as_ref().map(RedisUrl::to_string),
+            )
+            .compared_by(|cache| cache.as_ref().map(|cache| cache.expose().to_owned()))
+            .at_start(),
+            "redis://cache.internal";
         /// with a Postgres: a small file of this gateway alone, in which it keeps its last
         /// acknowledged writes, so that it notices at its start that the database was restored while
         /// it was stopped; see [operations.md](operations.md#restoring-a-backup). Where the variable

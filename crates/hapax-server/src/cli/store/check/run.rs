@@ -82,7 +82,7 @@ impl Run {
 
     async fn once(&self, case: &Case) -> Verdict {
         let bench = Bench::in_real_time(self.store.clone());
-        // A store that other processes use is a database, and databases drop answers in bulk.
+        // A store that other processes use is a Postgres or a Redis, and both drop answers in bulk.
         let bench = if self.is_live {
             bench.live().dropping_in_bulk()
         } else {

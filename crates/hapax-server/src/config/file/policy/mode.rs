@@ -31,8 +31,10 @@ pub(super) fn needs(
     if section.has("mode") && section.get("mode", parsed(mode)).is_none() {
         return None;
     }
-    if let (Mode::Transaction, Some(store @ (StoreUrl::Sqlite(_) | StoreUrl::Memory))) =
-        (policy.mode, store)
+    if let (
+        Mode::Transaction,
+        Some(store @ (StoreUrl::Sqlite(_) | StoreUrl::Redis(_) | StoreUrl::Memory)),
+    ) = (policy.mode, store)
     {
         section.mistake(
             &["mode"],
