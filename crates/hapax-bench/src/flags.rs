@@ -82,6 +82,28 @@ impl Flags {
         self.is_set(name).then(|| self.text(name).into())
     }
 
+    /// The parts of a command that this flag names, with commas between; all if it names none.
+    pub(crate) fn parts<'a>(
+        &'a self,
+        name: &str,
+        known: &[&'a str],
+    ) -> Result<Vec<&'a str>, Error> {
+        let named: Vec<_> = self
+            .text(name)
+            .split(',')
+            .filter(|name| !name.is_empty())
+            .collect();
+        match named.iter().find(|name| !known.contains(name)) {
+            Some(unknown) => Err(format!(
+                "no part is called {unknown:?}: there are {}",
+                known.join(", ")
+            )
+            .into()),
+            None if named.is_empty() => Ok(known.to_vec()),
+            None => Ok(named),
+        }
+    }
+
     /// A count, at least one.
     pub(crate) fn count(&self, name: &str) -> Result<usize, Error> {
         let count = self

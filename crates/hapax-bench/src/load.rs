@@ -38,6 +38,16 @@ pub(crate) enum Until {
     Pairs(usize),
 }
 
+impl Until {
+    /// Whether a load goes on that began then and of which `taken` counts the pairs.
+    pub(crate) fn goes_on(self, began: Instant, taken: &AtomicUsize) -> bool {
+        match self {
+            Until::Elapsed(duration) => began.elapsed() < duration,
+            Until::Pairs(count) => taken.fetch_add(1, Ordering::Relaxed) < count,
+        }
+    }
+}
+
 /// The result of a load.
 #[derive(Default)]
 pub(crate) struct Done {
@@ -97,11 +107,7 @@ impl Load {
         taken: Arc<AtomicUsize>,
     ) -> Result<Done, Error> {
         let mut done = Done::default();
-        let goes_on = || match until {
-            Until::Elapsed(duration) => began.elapsed() < duration,
-            Until::Pairs(count) => taken.fetch_add(1, Ordering::Relaxed) < count,
-        };
-        while goes_on() {
+        while until.goes_on(began, &taken) {
             let asked = Instant::now();
             let claim = self.claim();
             let id = claim.id;
@@ -221,20 +227,28 @@ impl Load {
             + "ada".len()
             + self.scope.method.len()
             + self.scope.path.len();
-        head + scope + self.answer.encode(&RecordId::from_bytes([0; 32])).len()
+        head + scope + self.answer_bytes()
+    }
+
+    /// The size of an answer as stored: its body, status and headers.
+    pub(crate) fn answer_bytes(&self) -> usize {
+        self.answer.encode(&RecordId::from_bytes([0; 32])).len()
     }
 }
 
-/// An answer of incompressible bytes.
 fn answer() -> Answer {
-    let body: Vec<u8> = std::iter::repeat_with(|| Uuid::new_v4().into_bytes())
-        .flatten()
-        .take(ANSWER_BYTES)
-        .collect();
     Answer {
         headers: vec![("content-type".into(), "application/json".into())],
-        ..Answer::new(201, body)
+        ..Answer::new(201, answer_body())
     }
+}
+
+/// The body of an answer, of incompressible bytes.
+pub(crate) fn answer_body() -> Vec<u8> {
+    std::iter::repeat_with(|| Uuid::new_v4().into_bytes())
+        .flatten()
+        .take(ANSWER_BYTES)
+        .collect()
 }
 
 fn won(written: Written) -> Result<Won, Error> {

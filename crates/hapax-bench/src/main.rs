@@ -15,6 +15,7 @@ mod http;
 mod instructions;
 mod load;
 mod postgres;
+mod redis;
 mod report;
 mod stats;
 mod store;
@@ -37,6 +38,7 @@ const COMMANDS: &[Command] = &[
     gateway::COMMAND,
     gateway::IDLE,
     postgres::COMMAND,
+    redis::COMMAND,
     transaction::COMMAND,
     instructions::COMMAND,
     ALL,

@@ -40,6 +40,41 @@ impl Latencies {
     }
 }
 
+/// The results of all rounds of one measurement.
+#[derive(Default)]
+pub(crate) struct Rounds {
+    pub(crate) rates: Vec<f64>,
+    pub(crate) quantiles: Vec<Quantiles>,
+    /// For a store: the mean number of calls that were sent together.
+    pub(crate) shared: Vec<f64>,
+}
+
+impl Rounds {
+    pub(crate) fn add(&mut self, rate: f64, quantiles: Quantiles) {
+        self.rates.push(rate);
+        self.quantiles.push(quantiles);
+    }
+
+    pub(crate) fn rate(&self) -> f64 {
+        median(self.rates.iter().copied())
+    }
+
+    pub(crate) fn latency(&self, part: fn(&Quantiles) -> f64) -> f64 {
+        median(self.quantiles.iter().map(part))
+    }
+
+    pub(crate) fn calls_together(&self) -> f64 {
+        median(self.shared.iter().copied())
+    }
+
+    /// The median of the ratios of the rates of each round. The measurements of one round are
+    /// within seconds of each other.
+    pub(crate) fn against(&self, others: &Rounds) -> f64 {
+        let rates = self.rates.iter().zip(&others.rates);
+        median(rates.map(|(this, other)| this / other))
+    }
+}
+
 /// Quantiles in milliseconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Quantiles {

@@ -10,7 +10,7 @@ use crate::load::ANSWER_BYTES;
 use crate::postgres::Cluster;
 
 use super::cells::{self, Cell, PEERS, Peer, Traffic};
-use super::peers::Peers;
+use super::peers::{Peers, Started};
 use super::results::{Cpu, Measured, Results};
 use super::server::Server;
 use super::upstream::Upstream;
@@ -107,7 +107,7 @@ impl Bench {
             return Ok(());
         }
         match self.peers.start(peer, &self.upstream.address).await {
-            Ok(server) => self.measure_all(cells, peer, &server).await,
+            Ok(started) => self.measure_all(cells, peer, &started).await,
             // A failure of another product is noted as skipped. A failure of Hapax or nginx aborts
             // the run.
             Err(error) if !peer.is_hapax() && peer != Peer::Nginx => {
@@ -124,7 +124,7 @@ impl Bench {
         &mut self,
         cells: &[&'static Cell],
         peer: Peer,
-        server: &Server,
+        started: &Started,
     ) -> Result<(), Error> {
         // The gateway's store and its keys stay from one repetition to the next.
         let mut made = if peer == Peer::HapaxSqlite {
@@ -133,7 +133,7 @@ impl Bench {
             Vec::new()
         };
         for cell in cells {
-            self.measure(cell, server, &mut made)
+            self.measure(cell, started, &mut made)
                 .await
                 .map_err(|error| format!("{}: {error}", cell.name))?;
         }
@@ -147,14 +147,15 @@ impl Bench {
     async fn measure(
         &mut self,
         cell: &Cell,
-        server: &Server,
+        started: &Started,
         made: &mut Vec<Uuid>,
     ) -> Result<(), Error> {
+        let server = &started.server;
         let missing = cell.traffic.known().saturating_sub(made.len());
         if missing > 0 {
             made.extend(
                 self.send(
-                    server,
+                    started.maker(),
                     Traffic::Fresh,
                     MAKERS.min(missing),
                     &Keys::fresh(missing),
@@ -164,10 +165,11 @@ impl Bench {
                 .keys,
             );
         }
-        let keys = cell.traffic.keys(made);
+        let keys = cell.traffic.keys_to_warm_up(made);
         let warm_up = self
             .send(server, cell.traffic, cell.connections, &keys, WARM_UP)
             .await?;
+        let keys = cell.traffic.keys(made);
         let (orders, cpu) = (
             self.upstream.orders().await?,
             Cpu::now(server, &self.upstream)?,

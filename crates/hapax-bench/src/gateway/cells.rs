@@ -4,6 +4,7 @@ use uuid::Uuid;
 
 use crate::Error;
 use crate::client::Keys;
+use crate::redis::Fsync;
 
 use super::restate::Setting;
 
@@ -12,6 +13,10 @@ const FEW: usize = 1_000;
 /// The least number of keys to replay for [`Traffic::Many`]: their answers exceed the 64 MiB that
 /// the gateway keeps in memory.
 const MANY: usize = 200_000;
+/// The number of keys for [`Traffic::FirstTime`], and how many of them warm the node up. The
+/// measurement ends when there are no more.
+const FIRST_TIME: usize = 100_000;
+const FIRST_TIME_WARM_UP: usize = 10_000;
 
 /// The systems to measure. In each repetition each is started once, in this order, for all its
 /// cells.
@@ -21,16 +26,35 @@ pub(super) enum Peer {
     HapaxMemory,
     HapaxSqlite,
     HapaxPostgres,
+    HapaxRedis(Fsync),
+    /// Redis over Postgres.
+    HapaxTier,
+    /// Two nodes on one store: the first runs the keys, the second is measured.
+    HapaxSecond(Shared),
     AxumIdempotent,
     Dbos,
     Restate(Setting),
+}
+
+/// A store that nodes can share.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Shared {
+    Postgres,
+    Redis,
+    /// Redis over Postgres.
+    Tier,
 }
 
 impl Peer {
     pub(super) fn is_hapax(self) -> bool {
         matches!(
             self,
-            Peer::HapaxMemory | Peer::HapaxSqlite | Peer::HapaxPostgres
+            Peer::HapaxMemory
+                | Peer::HapaxSqlite
+                | Peer::HapaxPostgres
+                | Peer::HapaxRedis(_)
+                | Peer::HapaxTier
+                | Peer::HapaxSecond(_)
         )
     }
 
@@ -42,7 +66,19 @@ impl Peer {
     pub(super) fn is_on_postgres(self) -> bool {
         matches!(
             self,
-            Peer::HapaxPostgres | Peer::AxumIdempotent | Peer::Dbos
+            Peer::HapaxPostgres
+                | Peer::HapaxTier
+                | Peer::HapaxSecond(Shared::Postgres | Shared::Tier)
+                | Peer::AxumIdempotent
+                | Peer::Dbos
+        )
+    }
+
+    /// Whether it keeps answers, or copies of them, in Redis.
+    pub(super) fn is_on_redis(self) -> bool {
+        matches!(
+            self,
+            Peer::HapaxRedis(_) | Peer::HapaxTier | Peer::HapaxSecond(Shared::Redis | Shared::Tier)
         )
     }
 
@@ -55,11 +91,17 @@ impl Peer {
     }
 }
 
-pub(super) const PEERS: [Peer; 8] = [
+pub(super) const PEERS: [Peer; 14] = [
     Peer::Nginx,
     Peer::HapaxMemory,
     Peer::HapaxSqlite,
     Peer::HapaxPostgres,
+    Peer::HapaxRedis(Fsync::Everysec),
+    Peer::HapaxRedis(Fsync::Always),
+    Peer::HapaxTier,
+    Peer::HapaxSecond(Shared::Postgres),
+    Peer::HapaxSecond(Shared::Redis),
+    Peer::HapaxSecond(Shared::Tier),
     Peer::AxumIdempotent,
     Peer::Dbos,
     Peer::Restate(Setting::Installed),
@@ -75,6 +117,8 @@ pub(super) enum Traffic {
     Few,
     /// Many keys in random order: more answers than memory holds.
     Many,
+    /// Each key once, to a node that has not seen it before: another one has run it.
+    FirstTime,
 }
 
 impl Traffic {
@@ -84,6 +128,7 @@ impl Traffic {
             Traffic::WithoutKey | Traffic::Fresh => 0,
             Traffic::Few => FEW,
             Traffic::Many => MANY,
+            Traffic::FirstTime => FIRST_TIME,
         }
     }
 
@@ -93,12 +138,21 @@ impl Traffic {
             Traffic::WithoutKey | Traffic::Fresh => Keys::Fresh,
             Traffic::Few => Keys::last(made, FEW),
             Traffic::Many => Keys::Again(in_no_order(made)),
+            Traffic::FirstTime => Keys::Once(made[FIRST_TIME_WARM_UP.min(made.len())..].to_vec()),
+        }
+    }
+
+    /// The keys to send before, while nothing is measured.
+    pub(super) fn keys_to_warm_up(self, made: &[Uuid]) -> Keys {
+        match self {
+            Traffic::FirstTime => Keys::Once(made[..FIRST_TIME_WARM_UP.min(made.len())].to_vec()),
+            _ => self.keys(made),
         }
     }
 
     /// Whether the keys were answered before.
     pub(super) fn replays(self) -> bool {
-        matches!(self, Traffic::Few | Traffic::Many)
+        matches!(self, Traffic::Few | Traffic::Many | Traffic::FirstTime)
     }
 }
 
@@ -162,7 +216,7 @@ impl Cell {
 const INSTALLED: Peer = Peer::Restate(Setting::Installed);
 const TUNED: Peer = Peer::Restate(Setting::Tuned);
 
-pub(super) static CELLS: [Cell; 18] = [
+pub(super) static CELLS: [Cell; 27] = [
     cell(
         "nginx",
         "nginx, plain proxy",
@@ -241,6 +295,71 @@ pub(super) static CELLS: [Cell; 18] = [
         Traffic::Fresh,
     ),
     cell(
+        "redis",
+        "hapax on Redis, everysec, fresh keys",
+        Peer::HapaxRedis(Fsync::Everysec),
+        64,
+        Traffic::Fresh,
+    )
+    .at_least(0.35),
+    cell(
+        "redis-256",
+        "hapax on Redis, everysec, fresh keys",
+        Peer::HapaxRedis(Fsync::Everysec),
+        256,
+        Traffic::Fresh,
+    ),
+    cell(
+        "redis-replays",
+        "hapax on Redis, replays of few keys",
+        Peer::HapaxRedis(Fsync::Everysec),
+        64,
+        Traffic::Few,
+    ),
+    cell(
+        "redis-always",
+        "hapax on Redis, always, fresh keys",
+        Peer::HapaxRedis(Fsync::Always),
+        64,
+        Traffic::Fresh,
+    ),
+    cell(
+        "tier",
+        "hapax on Redis over Postgres, fresh keys",
+        Peer::HapaxTier,
+        64,
+        Traffic::Fresh,
+    ),
+    cell(
+        "tier-replays",
+        "hapax on Redis over Postgres, replays of few keys",
+        Peer::HapaxTier,
+        64,
+        Traffic::Few,
+    ),
+    cell(
+        "elsewhere-postgres",
+        "hapax on Postgres, first replays on another node",
+        Peer::HapaxSecond(Shared::Postgres),
+        64,
+        Traffic::FirstTime,
+    ),
+    cell(
+        "elsewhere-redis",
+        "hapax on Redis, first replays on another node",
+        Peer::HapaxSecond(Shared::Redis),
+        64,
+        Traffic::FirstTime,
+    ),
+    cell(
+        "elsewhere-tier",
+        "hapax on Redis over Postgres, first replays on another node",
+        Peer::HapaxSecond(Shared::Tier),
+        64,
+        Traffic::FirstTime,
+    )
+    .at_least(0.8),
+    cell(
         "axum-idempotent",
         "axum-idempotent on Postgres, fresh keys",
         Peer::AxumIdempotent,
@@ -308,6 +427,9 @@ pub(super) const TIMES: [(&str, &str, f64); 4] = [
 
 /// The names of the rows on Postgres, for [`wanted`].
 pub(super) const ON_POSTGRES: &str = "postgres,axum-idempotent,dbos";
+
+/// The names of the rows on Redis and on Redis over Postgres, and of the one to compare them with.
+pub(super) const ON_REDIS: &str = "redis,tier,elsewhere";
 
 /// The cells whose names begin with one of these, and the nginx cells with the same number of
 /// connections.

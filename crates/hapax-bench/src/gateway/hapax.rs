@@ -41,6 +41,16 @@ impl Program {
 
     /// Starts it in front of the upstream, with this store.
     pub(super) async fn serve(&self, upstream: &str, store: &str) -> Result<Server, Error> {
+        self.serve_with(upstream, store, &[]).await
+    }
+
+    /// Starts it with further settings, as variables of its environment.
+    pub(super) async fn serve_with(
+        &self,
+        upstream: &str,
+        store: &str,
+        settings: &[(&str, &str)],
+    ) -> Result<Server, Error> {
         let (directory, address) = (Directory::temporary()?, free_address()?);
         let mut hapax = command(&self.0)?;
         hapax.args([
@@ -54,6 +64,7 @@ impl Program {
         ]);
         hapax
             .args(["--store", store, "--principal", "none"])
+            .envs(settings.iter().copied())
             .current_dir(directory.path());
         let mut process = Process::start("hapax", hapax, directory.path())?;
         process.ready(&address).await?;

@@ -97,6 +97,17 @@ pub(crate) fn on_postgres(
     }))
 }
 
+/// Measures only the rows on Redis and on Redis over Postgres.
+pub(crate) fn on_redis(seconds: Duration, repetitions: usize) -> Result<(), Error> {
+    on_this_thread(bench::run(bench::Plan {
+        seconds,
+        repetitions,
+        keys: 0,
+        only: cells::ON_REDIS,
+        cluster: None,
+    }))
+}
+
 /// Runs a measurement until it is done or interrupted. Either way, the processes that it started
 /// are ended.
 ///

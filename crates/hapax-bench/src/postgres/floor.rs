@@ -4,11 +4,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use crate::Error;
 use crate::directory::Directory;
-use crate::load::ANSWER_BYTES;
+use crate::load::answer_body;
 use crate::stats::{Latencies, Quantiles};
 
 use super::cluster::Cluster;
@@ -159,11 +157,10 @@ fn quantiles(logs: &Directory) -> Result<Quantiles, Error> {
 }
 
 fn filled(template: &str) -> String {
-    let answer: Vec<u8> = std::iter::repeat_with(|| Uuid::new_v4().into_bytes())
-        .flatten()
-        .take(ANSWER_BYTES)
+    let answer: String = answer_body()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
         .collect();
-    let answer: String = answer.iter().map(|byte| format!("{byte:02x}")).collect();
     template
         .replace("{stored}", &STORED.to_string())
         .replace("{answer}", &format!("\\x{answer}"))

@@ -68,7 +68,7 @@ impl Scale {
 }
 
 fn run(flags: &Flags) -> Result<(), Error> {
-    let (scale, parts) = (Scale::of(flags)?, parts(flags.text("--only"))?);
+    let (scale, parts) = (Scale::of(flags)?, flags.parts("--only", &PARTS)?);
     let cluster = Cluster::start()?;
     println!("PostgreSQL {}, {}", cluster.version(), cluster.settings());
     let runtime = runtime()?;
@@ -87,17 +87,4 @@ fn run(flags: &Flags) -> Result<(), Error> {
         gateway::on_postgres(cluster, scale.seconds, scale.rounds)?;
     }
     Ok(())
-}
-
-fn parts(only: &str) -> Result<Vec<&str>, Error> {
-    let named: Vec<_> = only.split(',').filter(|name| !name.is_empty()).collect();
-    match named.iter().find(|name| !PARTS.contains(name)) {
-        Some(unknown) => Err(format!(
-            "no part is called {unknown:?}: there are {}",
-            PARTS.join(", ")
-        )
-        .into()),
-        None if named.is_empty() => Ok(PARTS.to_vec()),
-        None => Ok(named),
-    }
 }

@@ -8,7 +8,7 @@ use hapax::{Postgres, RecordId};
 use crate::Error;
 use crate::load::{ANSWER_BYTES, LONG, Load, Until};
 use crate::report::{Table, at_least, at_most, number};
-use crate::stats::{Quantiles, median};
+use crate::stats::{Rounds, median};
 
 use super::Scale;
 use super::cluster::Cluster;
@@ -46,30 +46,6 @@ impl Who {
             Mode::Prepared => Who::Prepared,
             Mode::Simple => Who::Simple,
         }
-    }
-}
-
-/// The results of all rounds of one measurement.
-#[derive(Default)]
-struct Rounds {
-    rates: Vec<f64>,
-    quantiles: Vec<Quantiles>,
-    /// For the store: the mean number of writes in a batch.
-    shared: Vec<f64>,
-}
-
-impl Rounds {
-    fn add(&mut self, rate: f64, quantiles: Quantiles) {
-        self.rates.push(rate);
-        self.quantiles.push(quantiles);
-    }
-
-    fn rate(&self) -> f64 {
-        median(self.rates.iter().copied())
-    }
-
-    fn of(&self, part: fn(&Quantiles) -> f64) -> f64 {
-        median(self.quantiles.iter().map(part))
     }
 }
 
@@ -162,9 +138,12 @@ impl Results {
             let shared = if rounds.shared.is_empty() {
                 String::new()
             } else {
-                number(median(rounds.shared.iter().copied()))
+                number(rounds.calls_together())
             };
-            let (p50, p99) = (number(rounds.of(|q| q.p50)), number(rounds.of(|q| q.p99)));
+            let (p50, p99) = (
+                number(rounds.latency(|q| q.p50)),
+                number(rounds.latency(|q| q.p99)),
+            );
             table.row(
                 who.name(),
                 [
@@ -226,20 +205,13 @@ impl Results {
         faster(|who| self.pairs[&(callers, who)].rate())
     }
 
-    /// The median of the ratios of each round. The measurements of one round are within seconds of
-    /// each other.
     fn against(&self, callers: usize, who: Who) -> f64 {
-        ratio(
-            &self.pairs[&(callers, who)],
-            &self.pairs[&(callers, self.faster(callers))],
-        )
+        self.pairs[&(callers, who)].against(&self.pairs[&(callers, self.faster(callers))])
     }
 
     fn replays_against(&self, who: Who) -> f64 {
-        ratio(
-            &self.replays[&who],
-            &self.replays[&faster(|who| self.replays[&who].rate())],
-        )
+        let floor = faster(|who| self.replays[&who].rate());
+        self.replays[&who].against(&self.replays[&floor])
     }
 }
 
@@ -249,14 +221,4 @@ fn faster(rate: impl Fn(Who) -> f64) -> Who {
     } else {
         Who::Simple
     }
-}
-
-fn ratio(these: &Rounds, others: &Rounds) -> f64 {
-    median(
-        these
-            .rates
-            .iter()
-            .zip(&others.rates)
-            .map(|(this, other)| this / other),
-    )
 }
