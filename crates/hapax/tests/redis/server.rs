@@ -253,3 +253,17 @@ async fn writes_wait_for_replicas_if_asked_to() {
     assert!(copied.contains('1'), "the replica has it already: {copied}");
     complete(&store, &head, "done").await;
 }
+
+/// Without a closed connection: the machine is gone, not only its process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_falls_silent_is_left_for_its_successor() {
+    let Some(group) = servers::RedisSentinel::start(&[]) else {
+        return;
+    };
+    let store = open(&group.url()).await;
+    claimed(&store, "before").await;
+    group.redis(group.master()).pause();
+    group.wait_for_failover();
+    claimed(&store, "after").await;
+    assert_eq!(store.stats().failovers, 1, "a failover is an alarm");
+}

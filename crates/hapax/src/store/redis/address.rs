@@ -150,9 +150,11 @@ impl Address {
             "sentinel_user" => self.sentinel_user = Some(value),
             "sentinel_password" => self.sentinel_password = Some(value),
             _ => {
-                return Err(AddressError(format!(
-                    "the parameter {name} is not known: there are ca_file, cert_file, key_file, sentinel_user and sentinel_password"
-                )));
+                // It is not repeated: it may be a part of a password.
+                return Err(AddressError(
+                    "a parameter is not known: there are ca_file, cert_file, key_file, sentinel_user and sentinel_password"
+                        .to_owned(),
+                ));
             }
         }
         Ok(())
@@ -287,9 +289,9 @@ fn parse_database(text: &str) -> Result<i64, AddressError> {
         .ok()
         .filter(|number| *number >= 0)
         .ok_or_else(|| {
-            AddressError(format!(
-                "`{text}` is no database: a Redis numbers them, from 0 on"
-            ))
+            AddressError(
+                "what follows the host is no database: a Redis numbers them, from 0 on".to_owned(),
+            )
         })
 }
 
@@ -408,7 +410,7 @@ mod tests {
             ("redis://", "HOST:PORT"),
             ("redis+sentinel://a", "which master"),
             ("redis+cluster://a/1", "one database"),
-            ("redis://cache?timeout=3", "timeout is not known"),
+            ("redis://cache?timeout=3", "parameter is not known"),
             ("redis://cache?ca_file=x", "rediss"),
             ("rediss://cache?cert_file=x", "give both"),
             ("redis://a%4@cache", "hexadecimal"),

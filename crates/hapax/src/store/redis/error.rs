@@ -83,7 +83,10 @@ fn by_text(error: &RedisError, asked: &Host) -> Refused {
     let (code, has) = (error.code().unwrap_or_default(), |word: &str| {
         text.contains(word)
     });
-    if has("HAPAXCLOSED") {
+    // Redis 6 wraps what a command in a script is refused with.
+    if has("READONLY") {
+        Refused::NotMaster(unavailable("this Redis is a replica and takes no writes"))
+    } else if has("HAPAXCLOSED") {
         Refused::Final(unavailable(
             "this store takes no writes: it is being copied, or was moved",
         ))

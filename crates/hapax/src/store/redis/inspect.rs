@@ -158,7 +158,7 @@ impl History {
             Some(run_id) if run_id != found.run_id => {
                 Some(format!("the Redis at {host} was restarted"))
             }
-            None if continues && !is_known => Some(format!(
+            _ if continues && !is_known => Some(format!(
                 "the Redis at {host} has taken the place of its master"
             )),
             _ => None,
@@ -242,6 +242,10 @@ mod tests {
             "a promotion"
         );
         assert_eq!(history.meet(&b, &found("2", "r2", "r1")), None, "told once");
+        assert!(
+            history.meet(&a, &found("1", "r4", "r2")).is_some(),
+            "a promotion back to a known server"
+        );
         assert!(
             history.meet(&b, &found("4", "r5", "0")).is_some(),
             "a restart"

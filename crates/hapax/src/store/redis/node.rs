@@ -153,7 +153,9 @@ impl Server {
             return Ok(connection.clone());
         }
         let known = self.connection.take();
-        let opened = timeout(self.shared.options.call_timeout, self.open(known)).await;
+        // Less than a call may take, so that its caller can still find another server.
+        let limit = self.shared.options.call_timeout / 2;
+        let opened = timeout(limit, self.open(known)).await;
         let connection = opened.map_err(|_| {
             StoreError::unavailable(format!("Redis at {} does not answer", self.host))
         })??;

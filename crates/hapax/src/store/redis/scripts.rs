@@ -106,4 +106,5 @@ scripts! {
     STANDING = "standing.lua", writes: true;
     ERASE = "erase.lua", writes: true;
     ERASE_KEYS = "erase_keys.lua", writes: true;
+    ERASE_LOG = "erase_log.lua", writes: true;
 }

@@ -7,7 +7,7 @@ use hapax_core::store::StoreError;
 use parking_lot::Mutex;
 
 use super::Options;
-use super::address::Host;
+use super::address::{Host, Kind};
 use super::head::Policies;
 use super::inspect::{Findings, History};
 use super::stats::Counters;
@@ -48,6 +48,11 @@ impl Shared {
                 see = "docs/redis.md",
                 "ALARM: {event}: what it had not saved or replicated is lost, and keys of that time may run again"
             );
+        }
+        if found.is_replica && self.options.address.kind != Kind::Single {
+            return Err(StoreError::unavailable(format!(
+                "Redis at {host} is a replica now, and another server is the master"
+            )));
         }
         self.version.store(found.version, Ordering::Relaxed);
         let refusal = found.refusal().filter(|_| self.options.is_store);

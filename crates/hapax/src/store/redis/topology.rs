@@ -12,6 +12,7 @@ use hapax_core::store::StoreError;
 use parking_lot::{Mutex, RwLock};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ProtocolVersion, RedisError, RedisResult, Value};
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::address::{Host, Kind};
@@ -167,6 +168,8 @@ impl Topology {
             .await;
             let error = match asked {
                 Err(_) => {
+                    // A master that fell silent may have been replaced: the next call knows.
+                    drop(self.start_look_up());
                     let late = format!("Redis at {} did not answer in time", node.host);
                     return Err(StoreError::unavailable(late));
                 }
@@ -191,7 +194,10 @@ impl Topology {
                             self.look_up(deadline).await;
                             error
                         }
-                        Refused::Later(error) => error,
+                        Refused::Later(error) => {
+                            self.look_up(deadline).await;
+                            error
+                        }
                         Refused::Final(error) => return Err(error),
                     }
                 }
@@ -204,7 +210,10 @@ impl Topology {
                     self.look_up(deadline).await;
                     error
                 }
-                Ok(Err(failure)) => return Err(failure.into_error()),
+                Ok(Err(failure)) => {
+                    drop(self.start_look_up());
+                    return Err(failure.into_error());
+                }
             };
             let pause = pauses.next_pause();
             if Instant::now() + pause >= deadline {
@@ -274,9 +283,12 @@ impl Topology {
     /// Finds the servers anew, unless that was just done. It goes on after the deadline, for the
     /// calls that come later.
     async fn look_up(self: &Arc<Self>, deadline: Instant) {
+        drop(timeout_at(deadline, self.start_look_up()).await);
+    }
+
+    fn start_look_up(self: &Arc<Self>) -> JoinHandle<()> {
         let topology = self.clone();
-        let looking = tokio::spawn(async move { topology.look_up_now().await });
-        drop(timeout_at(deadline, looking).await);
+        tokio::spawn(async move { topology.look_up_now().await })
     }
 
     async fn look_up_now(&self) {

@@ -153,16 +153,20 @@ impl Mover {
         if !matches!(standing, Standing::Live | Standing::Leaving(_)) {
             return Err(out_of_turn());
         }
+        // The standing first: of two copies one goes on, and one that is interrupted can be given up.
+        let leaving = Standing::Leaving(copy);
+        self.replace(&fields, &leaving, &[]).await?;
         self.set_gates(true, 0, 0).await?;
         let found = together(Partition::records().map(|partition| self.store.due(partition, 0)));
         let live: u64 = found.await?.iter().map(|due| due.live).sum();
         if live > 0 {
             if standing == Standing::Live {
                 self.set_gates(false, 0, 0).await?;
+                self.replace(&fields_of(&leaving), &standing, &[]).await?;
             }
             return Ok(Left::Busy(live));
         }
-        self.replace(&fields, &Standing::Leaving(copy), &[]).await?;
+        self.remove_ended().await?;
         // Whatever was done by hand is in the log before the log is copied.
         self.store.read_log(LogQuery::latest(1)).await?;
         Ok(Left::Left)
@@ -236,8 +240,17 @@ impl Mover {
             Standing::Arriving(..) => self.clear().await?,
             Standing::Live | Standing::Leaving(_) => {}
         }
-        self.replace(&fields, &Standing::Live, &[]).await?;
-        self.set_gates(false, 0, 0).await
+        // The gates first: until the standing has changed, this can be repeated.
+        self.set_gates(false, 0, 0).await?;
+        self.replace(&fields, &Standing::Live, &[]).await
+    }
+
+    /// Removes records whose tombstone is over: Redis would remove them while they are copied.
+    async fn remove_ended(&self) -> Result<(), StoreError> {
+        for partition in Partition::records() {
+            while self.store.remove_ended(partition, REMOVED_AT_ONCE).await? > 0 {}
+        }
+        Ok(())
     }
 
     async fn arrive_with(&self, copy: Passage, account: Account) -> Result<bool, StoreError> {
@@ -257,9 +270,21 @@ impl Mover {
             ("lives_since", lives_since.into_bytes()),
             ("logged", b"0".to_vec()),
         ];
-        let arriving = Standing::Arriving(copy, Position::default());
-        self.replace(&fields, &arriving, &values).await?;
+        // Under an id that no copy has until everything is cleared, so that a copy which is
+        // interrupted in between begins again.
+        let other = copy.other.clone();
+        let nobodys = CopyId::from_bytes([0; 16]);
+        let clearing = Standing::Arriving(
+            Passage {
+                copy: nobodys,
+                other,
+            },
+            Position::default(),
+        );
+        self.replace(&fields, &clearing, &values).await?;
         self.clear().await?;
+        let arriving = Standing::Arriving(copy, Position::default());
+        self.replace(&fields_of(&clearing), &arriving, &[]).await?;
         Ok(true)
     }
 
@@ -283,13 +308,34 @@ impl Mover {
                 }))
                 .await?;
             }
-            let command = Command::script(&scripts::ERASE_KEYS, vec![partition.log()]);
+            let command = Command::script(&scripts::ERASE_LOG, vec![partition.log()]);
             self.store.topology.call(partition, command).await?;
         }
+        self.clear_record_logs().await?;
         let [_, log, _] = store_keys().try_into().map_err(|_| reply::unexpected())?;
         let command = Command::script(&scripts::ERASE_KEYS, vec![log]);
         self.store.topology.call(Partition::STORE, command).await?;
         Ok(())
+    }
+
+    async fn clear_record_logs(&self) -> Result<(), StoreError> {
+        let mut after = 0;
+        loop {
+            let entries = self
+                .store
+                .read_log(LogQuery::after(after, PAGE_MAX))
+                .await?;
+            let Some(last) = entries.last() else {
+                return Ok(());
+            };
+            after = last.sequence;
+            let touched = entries.iter().filter_map(|entry| entry.touched.as_ref());
+            let keys: Vec<_> = touched.map(|touched| record_log(&touched.id)).collect();
+            if !keys.is_empty() {
+                let command = Command::script(&scripts::ERASE_KEYS, keys);
+                self.store.topology.call(Partition::STORE, command).await?;
+            }
+        }
     }
 
     async fn take_in(&self, copy: CopyId, shipment: Shipment) -> Result<(), StoreError> {
@@ -344,9 +390,10 @@ impl Mover {
             ("logged", number(survey.account.logged.max(account.logged))),
         ];
         let floor = account.floor.as_u64();
-        self.set_gates(true, account.now.as_micros(), floor).await?;
-        self.replace(&fields, &Standing::Live, &values).await?;
-        self.set_gates(false, 0, 0).await
+        // The gates first: until the standing has changed, this can be repeated.
+        self.set_gates(false, account.now.as_micros(), floor)
+            .await?;
+        self.replace(&fields, &Standing::Live, &values).await
     }
 }
 

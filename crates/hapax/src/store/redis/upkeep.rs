@@ -273,6 +273,21 @@ impl Redis {
         Ok(swept)
     }
 
+    /// Removes up to `limit` records of a partition whose tombstone is over. Returns how many were
+    /// looked at.
+    pub(super) async fn remove_ended(
+        &self,
+        partition: Partition,
+        limit: usize,
+    ) -> Result<usize, StoreError> {
+        let ended = self.due(partition, limit).await?.ended;
+        let removed = ended.iter().map(async |(_, id)| {
+            let command = Command::script(&scripts::REMOVE, record_keys(id)).arg(*id.as_bytes());
+            self.topology.call(partition, command).await
+        });
+        together(removed).await.map(|removed| removed.len())
+    }
+
     async fn sweep_log(&self, limit: usize) -> Result<usize, StoreError> {
         if limit == 0 {
             return Ok(0);

@@ -62,7 +62,7 @@ pub struct Tiered {
 }
 
 /// How to use the Redis.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
     /// Where it is: see [`Address`](super::redis::Address).

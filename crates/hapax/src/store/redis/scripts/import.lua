@@ -9,5 +9,5 @@ if h.fence > floor then floor = h.fence end
 write_clock()
 if before and before.version >= h.version then return 0 end
 write_head(id, h, before)
-if answer then write_answer(h, answer) end
+if answer then write_answer(h, answer) else redis.call('DEL', ANSWER) end
 return 1

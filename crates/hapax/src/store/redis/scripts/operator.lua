@@ -22,7 +22,7 @@ else
   h.fingerprint, h.request_id = '', ''
 end
 h.fence = mint(before.fence)
-if before.kept == 1 then redis.call('DEL', ANSWER) end
+redis.call('DEL', ANSWER)
 stored = write_head(id, h, before)
 if answer then write_answer(h, answer) end
 write_clock()

@@ -14,9 +14,9 @@ local EXPIRED_UNKNOWN = 13
 local EXPIRED = { [1] = 13, [2] = 10, [3] = 11, [4] = 12, [5] = 13, [10] = 10, [11] = 11, [12] = 12, [13] = 13 }
 
 local NO_STATUS = 4294967295
--- A sweep removes a record whose tombstone is over. If nobody sweeps, Redis does it this much later,
--- in milliseconds.
-local UNSWEPT_FOR = 60000
+-- A sweep removes a record whose tombstone is over. If nobody sweeps, Redis does it a day later, in
+-- milliseconds: longer than a copy takes, which counts the records first.
+local UNSWEPT_FOR = 86400000
 local REFUSED_FOR = 600 * 1000000
 -- The largest whole number that Lua can count with. Times stop there, in the year 2255.
 local LAST = 9007199254740991
@@ -161,5 +161,6 @@ end
 local function lost(stored, h) return { 0, now, stored or false, answer_of(h) } end
 local function won(stored) return { 1, now, stored, false } end
 
--- Wakes who waits for this record on other nodes. The poll is the net below it.
-local function publish(command) redis.call(command, HEAD, '') end
+-- Wakes who waits for this record on other nodes. The poll is the net below it. It must not fail a
+-- script that has written: a user may lack the right to publish.
+local function publish(command) redis.pcall(command, HEAD, '') end
