@@ -9,6 +9,7 @@ use hapax_core::record::{Last, State};
 use hapax_core::request_id::RequestId;
 use hapax_core::scope::{Principal, Scope};
 use hapax_core::store::{StoreError, StoreErrorKind};
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 use hapax_core::time::Timestamp;
 
 /// The number of each state. Stores contain these numbers: never renumber.
@@ -39,16 +40,19 @@ pub(super) fn state(code: i64) -> Result<State, StoreError> {
     })
 }
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 /// A fence, a version or a count as an SQL integer. All of them fit, unless a caller made one up.
 pub(super) fn bigint(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 /// A time as an SQL integer, in microseconds.
 pub(super) fn micros(time: Timestamp) -> i64 {
     bigint(time.as_micros())
 }
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(super) fn time(micros: i64) -> Timestamp {
     Timestamp::from_micros(micros.unsigned_abs())
 }
@@ -91,6 +95,7 @@ pub(super) fn policy(stored: &str) -> Result<Arc<FingerprintPolicy>, StoreError>
     })
 }
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(super) fn missing_policy() -> StoreError {
     StoreError::corrupt("a record was fingerprinted by a policy that is not there")
 }

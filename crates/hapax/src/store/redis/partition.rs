@@ -101,6 +101,7 @@ pub(super) fn answer(id: &RecordId) -> Vec<u8> {
 }
 
 /// The key of a record's copy, where Redis is a cache.
+#[cfg(feature = "postgres")]
 pub(super) fn cached(id: &RecordId) -> Vec<u8> {
     Partition::of(id).key_of("c:", id.as_bytes())
 }
