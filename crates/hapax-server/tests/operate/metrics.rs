@@ -19,10 +19,11 @@ async fn the_documentation_lists_what_there_is_and_nothing_else() {
     .await;
     world.send(post("/shadow", "k")).await;
     world.send(post("/v1/a", "k")).await;
-    // The metrics of gateways whose stores are Postgres and Redis.
+    // The metrics of gateways whose stores are Postgres, Redis, and Redis over Postgres.
     let other = hapax_server::telemetry::Metrics::new();
     other.watch_postgres(|| Some(hapax::store::postgres::Stats::default()));
     other.watch_redis(|| Some(hapax::store::redis::Stats::default()));
+    other.watch_cache(|| Some(hapax::store::tiered::Stats::default()));
     let (there, documented) = (
         there(&(other.encode() + &world.metrics().await)),
         documented(),
