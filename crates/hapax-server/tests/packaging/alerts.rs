@@ -172,10 +172,11 @@ pub async fn offered() -> Offered {
     );
     let scrape = program.ask("/metrics");
     assert!(scrape.starts_with("HTTP/1.1 200"), "{scrape}");
-    // The metrics of gateways whose stores are Postgres and Redis.
+    // The metrics of gateways whose stores are Postgres, Redis, and Redis over Postgres.
     let other = Metrics::new();
     other.watch_postgres(|| Some(hapax::store::postgres::Stats::default()));
     other.watch_redis(|| Some(hapax::store::redis::Stats::default()));
+    other.watch_cache(|| Some(hapax::store::tiered::Stats::default()));
     Offered::read(&(scrape + &other.encode()))
 }
 
