@@ -8,14 +8,12 @@ use hapax::store::postgres::{ConnectOptions, schema};
 use hapax::store::tiered::{Options, Stats, Tiered};
 use hapax_contract::Bench;
 use hapax_core::audit::Signed;
-use hapax_core::fingerprint::FingerprintPolicy;
-use hapax_core::store::{Change, Claim, Finish, Lifetime, Won, Written};
-use hapax_core::{
-    Answer, AttemptToken, Condition, Fingerprint, Head, Key, Principal, Put, RecordId, Scope,
-    State, Store,
-};
+use hapax_core::store::{Change, Finish, Lifetime, Won, Written};
+use hapax_core::{Answer, Condition, Head, Put, RecordId, State, Store};
 use hapax_testkit::servers;
 use tokio::sync::OnceCell;
+
+use crate::place::claim;
 
 /// One test for each case of the contract.
 macro_rules! tests {
@@ -137,32 +135,6 @@ async fn complete(node: &Tiered, key: &str) -> Head {
     match node.put_if(ended).await.expect("put_if") {
         Written::Won(won) => won.head,
         Written::Lost(seen) => panic!("the attempt owns its record: {seen:?}"),
-    }
-}
-
-fn claim(key: &str, request: u8) -> Put {
-    let scope = Scope {
-        namespace: "tier".into(),
-        principal: Principal::named("ada"),
-        method: "POST".into(),
-        path: "/orders".into(),
-    };
-    let key = Key::new(key).expect("a key");
-    Put {
-        id: RecordId::of(&scope, &key),
-        condition: Condition::Absent,
-        change: Change::Claim(Claim {
-            scope: Arc::new(scope),
-            key,
-            fingerprint: Fingerprint {
-                digest: [request; 32],
-                policy: Arc::new(FingerprintPolicy::default()),
-            },
-            token: AttemptToken::from_bytes(*uuid::Uuid::new_v4().as_bytes()),
-            lease: Duration::from_secs(60),
-            terms: None,
-            request_id: None,
-        }),
     }
 }
 
