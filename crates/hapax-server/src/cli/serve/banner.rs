@@ -63,6 +63,9 @@ pub(super) fn banner(config: &Config, address: SocketAddr, admin: Option<SocketA
         promises.push(("shadow", SHADOW));
     }
     text += &explained(&promises);
+    if matches!(config.store, StoreUrl::Redis(_)) {
+        text += BEST_EFFORT;
+    }
     text += "\nNot guarded, and passed on as it is\n";
     text += "  Requests without a key, unless their route requires one; methods other than POST and PATCH, unless a route names them;\n";
     text += "  routes whose key is off.\n";
@@ -144,6 +147,9 @@ fn operators(admin: Option<SocketAddr>) -> String {
         None => "off".to_owned(),
     }
 }
+
+/// What a store limits all promises by.
+const BEST_EFFORT: &str = "  All of this only for as long as Redis keeps the record: a key whose record it loses is a new key, and runs again.\n";
 
 const SHADOW: &[&str] = &[
     "Nothing yet. Every request is passed on as it came, and what would have been replayed or refused is counted:",
@@ -303,6 +309,7 @@ mod tests {
         let text = banner(&config, ([127, 0, 0, 1], 4000).into(), None);
         assert!(
             text.contains("store      redis://:***@cache, best effort: ")
+                && text.contains("for as long as Redis keeps the record")
                 && text.contains("hapax keys list --state unknown --store redis://:***@cache"),
             "{text}"
         );
