@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use hapax_contract::{Bench, ManualClock};
+use hapax_contract::Bench;
 use hapax_core::store::Lifetime;
 use hapax_core::{Fence, State, Store};
 use hapax_testkit::servers::{self, RedisProgram};
@@ -74,11 +74,11 @@ async fn what_takes_a_year_or_solitude_holds_by_a_hand_turned_clock() {
         "fences_grow_across_removal_though_the_clock_stands",
         "fences_grow_faster_than_the_clock_if_they_must",
     ] {
-        let clock = ManualClock::new();
-        let Some(store) = place::ByHand::open(clock.clone()).await else {
+        let Some(store) = place::ByHand::open().await else {
             return;
         };
-        let bench = Bench::by_hand(Arc::new(store), clock).dropping_in_bulk();
+        let clock = store.clock();
+        let bench = Bench::by_hand(Arc::new(store), clock);
         hapax_contract::run(case, bench).await;
     }
 }
@@ -86,7 +86,7 @@ async fn what_takes_a_year_or_solitude_holds_by_a_hand_turned_clock() {
 /// Redis itself remembers the highest fence: the node that minted it may be gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn fences_grow_across_removal_on_another_node_though_the_clock_stands() {
-    let Some(store) = place::ByHand::open(ManualClock::new()).await else {
+    let Some(store) = place::ByHand::open().await else {
         return;
     };
     let one = place::open(&store.url()).await;

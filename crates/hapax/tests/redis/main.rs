@@ -2,6 +2,7 @@
 
 mod contract;
 mod copies;
+mod history;
 mod place;
 mod server;
 mod tier;

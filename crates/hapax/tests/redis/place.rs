@@ -27,9 +27,7 @@ pub(crate) async fn open(url: &str) -> Redis {
 
 /// A bench on a store that other tests use at the same time.
 pub(crate) async fn shared_bench(url: &str) -> Bench {
-    Bench::in_real_time(Arc::new(open(url).await))
-        .shared()
-        .dropping_in_bulk()
+    Bench::in_real_time(Arc::new(open(url).await)).shared()
 }
 
 /// A store whose server's clock stands still until a test turns it.
@@ -44,7 +42,19 @@ pub(crate) struct ByHand {
 }
 
 impl ByHand {
-    pub(crate) async fn open(clock: ManualClock) -> Option<ByHand> {
+    pub(crate) async fn open() -> Option<ByHand> {
+        loop {
+            let store = ByHand::start().await?;
+            // The server began between two microseconds. If that was just before the next one, its
+            // clock is one ahead of ours: another server begins at another time.
+            store.turn();
+            if store.store.info().await.expect("info").now == store.started {
+                return Some(store);
+            }
+        }
+    }
+
+    async fn start() -> Option<ByHand> {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("offset");
         std::fs::write(&file, "+0 x0").expect("a directory of our own");
@@ -54,14 +64,21 @@ impl ByHand {
         let environment = servers::faketime_file(&file)?;
         let program = servers::RedisProgram::Redis;
         let server = servers::Redis::start_with(program, &[], &environment)?;
+        let store = open(&server.url()).await;
+        let started = store.info().await.expect("info").now;
         Some(ByHand {
-            store: open(&server.url()).await,
-            started: clock.now(),
-            clock,
+            store,
+            started,
+            clock: ManualClock::starting_at(started),
             file,
             server,
             _directory: directory,
         })
+    }
+
+    /// The clock to turn.
+    pub(crate) fn clock(&self) -> ManualClock {
+        self.clock.clone()
     }
 
     /// The server, for other nodes.
@@ -72,9 +89,11 @@ impl ByHand {
     /// Sets the server's clock ahead by as much as the manual clock was turned.
     fn turn(&self) {
         let ahead = self.clock.now().since(self.started);
-        // A speed of zero: the clock stands.
+        let (seconds, micros) = (ahead.as_secs(), ahead.subsec_micros());
+        // A speed of zero: the clock stands. The last digits, two nanoseconds, outweigh what a
+        // fraction loses when it is read.
         let next = self.file.with_extension("next");
-        std::fs::write(&next, format!("+{:.6} x0", ahead.as_secs_f64())).expect("a file");
+        std::fs::write(&next, format!("+{seconds}.{micros:06}002 x0")).expect("a file");
         std::fs::rename(&next, &self.file).expect("a file");
     }
 }

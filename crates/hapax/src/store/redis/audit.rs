@@ -12,7 +12,7 @@ use hapax_core::time::Timestamp;
 use redis::Value;
 
 use super::head::{self, Policies, Reader};
-use super::partition::{Partition, record_log, store_keys};
+use super::partition::{Partition, record_log, store, store_keys, store_log};
 use super::topology::Command;
 use super::{Redis, reply, scripts, together};
 use crate::store::codec::{self, damaged_entry};
@@ -50,8 +50,7 @@ impl Redis {
         }
         pending.sort_unstable();
         let first = pending[0].0;
-        let [store, log, _clock] = store_keys().try_into().map_err(|_| reply::unexpected())?;
-        let mut keys = vec![store, log];
+        let mut keys = vec![store(), store_log()];
         let mut arguments = Vec::new();
         for (number, entry) in pending {
             let (kind, id) = record_of(&entry)?;
@@ -89,7 +88,7 @@ impl Redis {
         together(Partition::records().map(|partition| self.hand_on_log(partition))).await?;
         let key = match &query.record {
             Some(id) => record_log(id),
-            None => store_keys().swap_remove(1),
+            None => store_log(),
         };
         let (name, from, to) = match query.from {
             Start::After(sequence) => ("ZRANGEBYSCORE", format!("({sequence}"), "+inf"),
@@ -170,7 +169,7 @@ fn decode(stored: &[u8], policies: &Policies) -> Result<LogEntry, StoreError> {
         NOTE => None,
         _ => {
             let id = RecordId::from_bytes(rest.array()?);
-            let head = head::decode(id, rest.0, policies, None)?;
+            let (head, _) = head::decode(id, rest.0, policies, None)?;
             Some(touched(head, before)?)
         }
     };

@@ -1,4 +1,4 @@
-//! How a head is stored: the layout of `prelude.lua`, read and written by Rust.
+//! How a record is stored: the layout of `prelude.lua`, read and written by Rust.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::store::codec;
 
 /// The layout that this version writes.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// Stored where a record has no status.
 pub(in crate::store) const NO_STATUS: u32 = u32::MAX;
@@ -42,74 +42,105 @@ pub(in crate::store) fn fingerprint(fingerprint: &Fingerprint) -> Vec<u8> {
     bytes
 }
 
+/// What a claim sends of a head: the part that the scripts store as it is.
+pub(super) fn rest(claim: &Claim) -> Vec<u8> {
+    let request_id = claim.request_id.as_ref().map_or("", |id| id.as_str());
+    let fingerprint = fingerprint(&claim.fingerprint);
+    let identity = identity(&claim.scope, &claim.key);
+    let mut bytes = Vec::with_capacity(24 + fingerprint.len() + request_id.len() + identity.len());
+    push_rest(
+        &mut bytes,
+        &claim.token,
+        &fingerprint,
+        request_id,
+        &identity,
+    );
+    bytes
+}
+
+fn push_rest(
+    bytes: &mut Vec<u8>,
+    token: &AttemptToken,
+    fingerprint: &[u8],
+    request_id: &str,
+    identity: &[u8],
+) {
+    bytes.extend_from_slice(token.as_bytes());
+    bytes.extend_from_slice(&(fingerprint.len() as u16).to_be_bytes());
+    bytes.extend_from_slice(&(request_id.len() as u16).to_be_bytes());
+    bytes.extend_from_slice(&(identity.len() as u32).to_be_bytes());
+    bytes.extend_from_slice(fingerprint);
+    bytes.extend_from_slice(request_id.as_bytes());
+    bytes.extend_from_slice(identity);
+}
+
 /// The head as the scripts store it. Only a copy writes heads from here.
 pub(in crate::store) fn encode(head: &Head) -> Vec<u8> {
     let fingerprint = head.fingerprint.as_ref().map_or(Vec::new(), fingerprint);
     let request_id = head.request_id.as_ref().map_or("", |id| id.as_str());
     let mut bytes = vec![FORMAT, codec::state_code(head.state) as u8];
-    bytes.extend_from_slice(&head.fence.as_u64().to_be_bytes());
     bytes.extend_from_slice(&head.version.to_be_bytes());
-    bytes.extend_from_slice(&head.attempts.to_be_bytes());
-    for time in [
-        head.lease_until,
-        head.created_at,
-        head.claimed_at,
-        head.finished_at,
-        head.expires_at,
-        head.tombstone_until,
-    ] {
-        bytes.extend_from_slice(&time.as_micros().min(TIME_MAX).to_be_bytes());
+    for time in [head.finished_at, head.expires_at, head.tombstone_until] {
+        push_time(&mut bytes, time);
     }
     bytes.extend_from_slice(&head.status.map_or(NO_STATUS, u32::from).to_be_bytes());
     bytes.push(head.kept.into());
-    bytes.extend_from_slice(head.token.as_bytes());
-    bytes.extend_from_slice(&(fingerprint.len() as u16).to_be_bytes());
-    bytes.extend_from_slice(&(request_id.len() as u16).to_be_bytes());
-    bytes.extend_from_slice(&fingerprint);
-    bytes.extend_from_slice(request_id.as_bytes());
-    bytes.extend_from_slice(&identity(&head.scope, &head.key));
+    bytes.extend_from_slice(&head.fence.as_u64().to_be_bytes());
+    for time in [head.lease_until, head.claimed_at, head.created_at] {
+        push_time(&mut bytes, time);
+    }
+    bytes.extend_from_slice(&head.attempts.to_be_bytes());
+    let identity = identity(&head.scope, &head.key);
+    push_rest(&mut bytes, &head.token, &fingerprint, request_id, &identity);
     bytes
+}
+
+fn push_time(bytes: &mut Vec<u8>, time: Timestamp) {
+    bytes.extend_from_slice(&time.as_micros().min(TIME_MAX).to_be_bytes());
 }
 
 /// The latest time that the scripts can count with.
 const TIME_MAX: u64 = (1 << 53) - 1;
 
-/// Reads a stored head. With the claim that asked for it, scope and key are taken from there: a
-/// record with the same id has the same.
-pub(in crate::store) fn decode(
+/// Reads a stored head, and returns with it what is stored after it: the answer, if one is kept.
+/// With the claim that asked for it, scope and key are taken from there: a record with the same id
+/// has the same.
+pub(in crate::store) fn decode<'a>(
     id: RecordId,
-    stored: &[u8],
+    stored: &'a [u8],
     policies: &Policies,
     claim: Option<&Claim>,
-) -> Result<Head, StoreError> {
+) -> Result<(Head, &'a [u8]), StoreError> {
     let mut rest = Reader(stored);
     if rest.byte()? != FORMAT {
         return Err(StoreError::new(
             StoreErrorKind::Unsupported,
-            "a record was written by a newer version of Hapax",
+            "a record was written by another version of Hapax",
         ));
     }
     let state = codec::state(rest.byte()?.into())?;
-    let fence = Fence::from_u64(rest.u64()?);
     let version = rest.u64()?;
-    let attempts = u32::from_be_bytes(rest.array()?);
-    let lease_until = rest.time()?;
-    let created_at = rest.time()?;
-    let claimed_at = rest.time()?;
     let finished_at = rest.time()?;
     let expires_at = rest.time()?;
     let tombstone_until = rest.time()?;
     let status = u16::try_from(u32::from_be_bytes(rest.array()?)).ok();
     let kept = rest.byte()? == 1;
+    let fence = Fence::from_u64(rest.u64()?);
+    let lease_until = rest.time()?;
+    let claimed_at = rest.time()?;
+    let created_at = rest.time()?;
+    let attempts = u32::from_be_bytes(rest.array()?);
     let token = AttemptToken::from_bytes(rest.array()?);
     let (fingerprint_len, request_id_len) = (rest.u16()?, rest.u16()?);
+    let identity_len = u32::from_be_bytes(rest.array()?);
     let fingerprint = rest.take(fingerprint_len.into())?;
     let request_id = rest.take(request_id_len.into())?;
+    let mut identity = Reader(rest.take(identity_len as usize)?);
     let (scope, key) = match claim {
         Some(claim) => (claim.scope.clone(), claim.key.clone()),
-        None => rest.identity()?,
+        None => identity.identity()?,
     };
-    Ok(Head {
+    let head = Head {
         id,
         scope,
         key,
@@ -131,7 +162,8 @@ pub(in crate::store) fn decode(
             [] => None,
             bytes => Some(codec::request_id(utf8(bytes)?)?),
         },
-    })
+    };
+    Ok((head, rest.0))
 }
 
 /// Fingerprint policies by their text, so that each is parsed once.

@@ -69,7 +69,7 @@ pub use transfer::Mover;
 use self::head::NO_STATUS;
 use self::partition::{Partition, record_keys};
 use self::shared::Shared;
-use self::topology::{Command, Topology};
+use self::topology::{Command, RecordCall, Topology};
 use self::wakes::Subscriptions;
 use super::codec;
 
@@ -182,7 +182,7 @@ impl Redis {
                 self.claim(&id, Some(fence), &claim)
             }
             (Change::Finish(finish), Condition::Held { fence }) if is_end(finish.state) => {
-                end(&id, fence, &finish, publish)
+                end(&id, fence, &finish)
             }
             (Change::Lose(lifetime), Condition::Lapsed { fence }) => {
                 lose(&id, &fence.to_string(), lifetime, publish)
@@ -216,31 +216,27 @@ impl Redis {
     }
 
     fn claim(&self, id: &RecordId, after: Option<Fence>, claim: &Claim) -> Command {
-        let request_id = claim.request_id.as_ref().map_or("", |id| id.as_str());
         let open_max = self.shared.options.open_records_max;
         let open_max = open_max.div_ceil(partition::RECORD_PARTITIONS.into());
-        Command::script(&scripts::CLAIM, record_keys(id))
-            .arg(*id.as_bytes())
-            .arg(after.map_or(String::new(), |fence| fence.to_string()))
-            .number(micros(claim.lease))
-            .arg(*claim.token.as_bytes())
-            .arg(head::fingerprint(&claim.fingerprint))
-            .arg(request_id)
-            .arg(head::identity(&claim.scope, &claim.key))
-            .number(self.shared.highest_fence())
-            .number(open_max)
+        let numbers = packed(
+            CLAIM,
+            &[
+                &[after.is_some().into()],
+                &after.map_or(0, Fence::as_u64).to_be_bytes(),
+                &micros(claim.lease).to_be_bytes(),
+                &self.shared.highest_fence().to_be_bytes(),
+                &open_max.min(1 << 52).to_be_bytes(),
+            ],
+        );
+        Command::record(RecordCall::Claim, id, numbers, head::rest(claim))
     }
 
     async fn read_one(&self, id: RecordId) -> Result<Seen, StoreError> {
-        let partition = Partition::of(&id);
-        let keys = vec![
-            partition::head(&id),
-            partition::answer(&id),
-            partition.clock(),
-        ];
-        let command = Command::script(&scripts::READ, keys).arg("1");
-        let reply = self.topology.call(partition, command).await?;
-        reply::seen(id, reply, &self.shared.policies, None)
+        let reply = self
+            .topology
+            .call(Partition::of(&id), read(&id, true))
+            .await?;
+        reply::seen(id, reply, &self.shared.policies)
     }
 
     /// All at once: they share round trips.
@@ -258,7 +254,6 @@ impl Redis {
     async fn renew_one(&self, renewal: Renewal) -> Result<bool, StoreError> {
         let Renewal { id, fence, lease } = renewal;
         let command = Command::script(&scripts::RENEW, record_keys(&id))
-            .arg(*id.as_bytes())
             .arg(fence.to_string())
             .number(micros(lease));
         let reply = self.topology.call(Partition::of(&id), command).await?;
@@ -274,11 +269,40 @@ fn is_end(state: State) -> bool {
     )
 }
 
-fn end(id: &RecordId, fence: Fence, finish: &Finish, publish: &str) -> Command {
-    let command = Command::script(&scripts::FINISH, record_keys(id))
-        .arg(*id.as_bytes())
-        .arg(fence.to_string());
-    ending(command, id, finish, publish)
+/// What the script of records does, by number.
+const READ: u8 = 0;
+const CLAIM: u8 = 1;
+const FINISH: u8 = 2;
+
+/// The numbers of a call about a record, as its script unpacks them.
+fn packed(call: u8, numbers: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(40);
+    bytes.push(call);
+    for number in numbers {
+        bytes.extend_from_slice(number);
+    }
+    bytes
+}
+
+fn read(id: &RecordId, with_answer: bool) -> Command {
+    let numbers = packed(READ, &[&[with_answer.into()]]);
+    Command::record(RecordCall::Read, id, numbers, Vec::new())
+}
+
+fn end(id: &RecordId, fence: Fence, finish: &Finish) -> Command {
+    let numbers = packed(
+        FINISH,
+        &[
+            &fence.as_u64().to_be_bytes(),
+            &[codec::state_code(finish.state) as u8],
+            &finish.status.map_or(NO_STATUS, u32::from).to_be_bytes(),
+            &micros(finish.lifetime.retention).to_be_bytes(),
+            &micros(finish.lifetime.tombstone).to_be_bytes(),
+        ],
+    );
+    let answer = finish.answer.as_ref();
+    let answer = answer.map_or(Vec::new(), |answer| answer.encode(id));
+    Command::record(RecordCall::Finish, id, numbers, answer)
 }
 
 fn operator(
@@ -292,15 +316,9 @@ fn operator(
     let mut keys = record_keys(id);
     keys.push(Partition::of(id).log());
     let command = Command::script(&scripts::OPERATOR, keys)
-        .arg(*id.as_bytes())
         .arg(action)
         .number(version)
-        .arg(audit::signature(signed));
-    ending(command, id, finish, publish)
-}
-
-fn ending(command: Command, id: &RecordId, finish: &Finish, publish: &str) -> Command {
-    let command = command
+        .arg(audit::signature(signed))
         .number(codec::state_code(finish.state).unsigned_abs().into())
         .number(finish.status.map_or(NO_STATUS, u32::from).into());
     let command = lifetime(command, finish.lifetime).arg(publish);
@@ -312,9 +330,7 @@ fn ending(command: Command, id: &RecordId, finish: &Finish, publish: &str) -> Co
 
 /// Without a fence, of the attempt that is there.
 fn lose(id: &RecordId, fence: &str, lost_for: Lifetime, publish: &str) -> Command {
-    let command = Command::script(&scripts::LOSE, record_keys(id))
-        .arg(*id.as_bytes())
-        .arg(fence);
+    let command = Command::script(&scripts::LOSE, record_keys(id)).arg(fence);
     lifetime(command, lost_for).arg(publish)
 }
 

@@ -5,6 +5,8 @@
 //! in the record's partition. Ids are digests: the partitions fill evenly, and their order is the
 //! order of ids. What belongs to the store as a whole is in a partition of its own.
 
+use std::sync::LazyLock;
+
 use hapax_core::scope::{PrincipalId, RecordId};
 
 /// Partitions of records.
@@ -55,28 +57,38 @@ impl Partition {
         crc16(self.tag().as_bytes()) % SLOTS
     }
 
-    fn tag(self) -> String {
-        if self == Partition::STORE {
-            "store".to_owned()
-        } else {
-            format!("{:02}", self.0)
-        }
+    fn tag(self) -> &'static str {
+        static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
+            let numbers = (0..RECORD_PARTITIONS).map(|number| format!("{number:02}"));
+            numbers.chain(["store".to_owned()]).collect()
+        });
+        &TAGS[self.index()]
     }
 
     /// A key of this partition: `hapax:{NN}:NAME`.
     pub(super) fn key(self, name: &str) -> Vec<u8> {
-        format!("hapax:{{{}}}:{name}", self.tag()).into_bytes()
+        self.key_of(name, &[])
     }
 
     fn key_of(self, name: &str, id: &[u8]) -> Vec<u8> {
-        let mut key = self.key(name);
-        key.extend_from_slice(id);
-        key
+        let parts = [
+            b"hapax:{",
+            self.tag().as_bytes(),
+            b"}:",
+            name.as_bytes(),
+            id,
+        ];
+        parts.concat()
     }
 
     /// The key that a partition's clock, floor and gate are in.
     pub(super) fn clock(self) -> Vec<u8> {
         self.key("clock")
+    }
+
+    /// The index of the partition's records.
+    pub(super) fn index_of_records(self) -> Vec<u8> {
+        self.key("index")
     }
 
     /// The audit log entries that this partition has not handed on.
@@ -85,7 +97,7 @@ impl Partition {
     }
 }
 
-/// The key of a record's head. It is also the channel that tells when the record has changed.
+/// The key of a record: its head, and after it its answer. It is also the channel that tells when the record has changed.
 pub(super) fn head(id: &RecordId) -> Vec<u8> {
     Partition::of(id).key_of("h:", id.as_bytes())
 }
@@ -93,11 +105,6 @@ pub(super) fn head(id: &RecordId) -> Vec<u8> {
 /// The id in the key of a head.
 pub(super) fn id_of_head(key: &[u8]) -> Option<RecordId> {
     key.last_chunk().copied().map(RecordId::from_bytes)
-}
-
-/// The key of a record's answer.
-pub(super) fn answer(id: &RecordId) -> Vec<u8> {
-    Partition::of(id).key_of("a:", id.as_bytes())
 }
 
 /// The key of a record's copy, where Redis is a cache.
@@ -109,23 +116,24 @@ pub(super) fn cached(id: &RecordId) -> Vec<u8> {
 /// The keys of a script that changes a record, in the order of `prelude.lua`.
 pub(super) fn record_keys(id: &RecordId) -> Vec<Vec<u8>> {
     let partition = Partition::of(id);
-    let indexes = ["clock", "ids", "leases", "ends", "unknown", "refused"];
-    [head(id), answer(id)]
-        .into_iter()
-        .chain(indexes.map(|name| partition.key(name)))
-        .collect()
+    vec![
+        head(id),
+        partition.clock(),
+        partition.index_of_records(),
+        partition.key("refused"),
+    ]
 }
 
-/// The keys of a script that looks at a partition as a whole, in the same order.
+/// The keys of a script that looks at a partition as a whole: the same without a record, and the
+/// log.
 pub(super) fn partition_keys(partition: Partition) -> Vec<Vec<u8>> {
-    let unused = || partition.key("-");
-    let indexes = [
-        "clock", "ids", "leases", "ends", "unknown", "refused", "log",
-    ];
-    [unused(), unused()]
-        .into_iter()
-        .chain(indexes.map(|name| partition.key(name)))
-        .collect()
+    vec![
+        partition.key("-"),
+        partition.clock(),
+        partition.index_of_records(),
+        partition.key("refused"),
+        partition.log(),
+    ]
 }
 
 /// The values of the store as a whole: secret, epoch, standing, counts.
@@ -133,10 +141,14 @@ pub(super) fn store() -> Vec<u8> {
     Partition::STORE.key("store")
 }
 
-/// The keys of a script about the store as a whole: the store, the log, the clock.
+/// The audit log of the store.
+pub(super) fn store_log() -> Vec<u8> {
+    Partition::STORE.key("audit")
+}
+
+/// The keys of a script about the store as a whole: the store, the clock, the log.
 pub(super) fn store_keys() -> Vec<Vec<u8>> {
-    let partition = Partition::STORE;
-    vec![store(), partition.key("audit"), partition.clock()]
+    vec![store(), Partition::STORE.clock(), store_log()]
 }
 
 /// The audit log of one record.

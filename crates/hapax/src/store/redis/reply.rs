@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hapax_core::answer::{Answer, AnswerError};
-use hapax_core::record::Record;
+use hapax_core::record::{Head, Record};
 use hapax_core::scope::RecordId;
 use hapax_core::store::{Claim, Seen, StoreError, StoreErrorKind, Won, Written};
 use hapax_core::time::Timestamp;
@@ -11,38 +11,28 @@ use redis::Value;
 
 use super::head::{self, Policies};
 
-/// The reply to a write: verdict, time, head, answer.
+/// The reply to a write.
 pub(super) fn written(
     id: RecordId,
     reply: Value,
     policies: &Policies,
     claim: Option<&Claim>,
 ) -> Result<Written, StoreError> {
-    let Parts {
-        has_won,
-        now,
-        head,
-        answer,
-    } = Parts::of(reply)?;
-    if !has_won {
-        return record(id, head, answer, now, policies, claim).map(Written::Lost);
+    let parts = Parts::of(reply)?;
+    if !parts.has_won {
+        return record(id, parts, policies, claim).map(Written::Lost);
     }
-    let head = head.ok_or_else(unexpected)?;
-    let head = head::decode(id, &head, policies, claim)?;
-    Ok(Written::Won(Won { head, now }))
+    let stored = parts.stored.ok_or_else(unexpected)?;
+    let (head, _) = head::decode(id, &stored, policies, claim)?;
+    Ok(Written::Won(Won {
+        head,
+        now: parts.now,
+    }))
 }
 
 /// The reply to a read.
-pub(super) fn seen(
-    id: RecordId,
-    reply: Value,
-    policies: &Policies,
-    claim: Option<&Claim>,
-) -> Result<Seen, StoreError> {
-    let Parts {
-        now, head, answer, ..
-    } = Parts::of(reply)?;
-    record(id, head, answer, now, policies, claim)
+pub(super) fn seen(id: RecordId, reply: Value, policies: &Policies) -> Result<Seen, StoreError> {
+    record(id, Parts::of(reply)?, policies, None)
 }
 
 /// The head as it is stored, and the store's time.
@@ -50,24 +40,27 @@ pub(super) fn stored_head(
     id: RecordId,
     reply: Value,
     policies: &Policies,
-) -> Result<(Option<hapax_core::Head>, Timestamp), StoreError> {
-    let Parts { now, head, .. } = Parts::of(reply)?;
-    let head = head.map(|head| head::decode(id, &head, policies, None));
-    Ok((head.transpose()?, now))
+) -> Result<(Option<Head>, Timestamp), StoreError> {
+    let Parts { now, stored, .. } = Parts::of(reply)?;
+    let head = match stored {
+        Some(stored) => Some(head::decode(id, &stored, policies, None)?.0),
+        None => None,
+    };
+    Ok((head, now))
 }
 
 fn record(
     id: RecordId,
-    head: Option<Vec<u8>>,
-    answer: Option<Vec<u8>>,
-    now: Timestamp,
+    parts: Parts,
     policies: &Policies,
     claim: Option<&Claim>,
 ) -> Result<Seen, StoreError> {
-    let Some(head) = head else {
+    let Parts { now, stored, .. } = parts;
+    let Some(stored) = stored else {
         return Ok(Seen { record: None, now });
     };
-    let head = head::decode(id, &head, policies, claim)?.at(now);
+    let (head, answer) = head::decode(id, &stored, policies, claim)?;
+    let head = head.at(now);
     let answer = if head.kept {
         Some(Arc::new(decode_answer(&id, answer)?))
     } else {
@@ -77,10 +70,13 @@ fn record(
     Ok(Seen { record, now })
 }
 
-fn decode_answer(id: &RecordId, stored: Option<Vec<u8>>) -> Result<Answer, StoreError> {
-    let stored = stored
-        .ok_or_else(|| StoreError::corrupt("a record's answer is not where it was written"))?;
-    Answer::decode(id, &stored).map_err(|error| match error {
+fn decode_answer(id: &RecordId, stored: &[u8]) -> Result<Answer, StoreError> {
+    if stored.is_empty() {
+        return Err(StoreError::corrupt(
+            "a record's answer is not where it was written",
+        ));
+    }
+    Answer::decode(id, stored).map_err(|error| match error {
         AnswerError::Format(_) => StoreError::new(
             StoreErrorKind::Unsupported,
             "an answer was written by a newer version",
@@ -90,11 +86,11 @@ fn decode_answer(id: &RecordId, stored: Option<Vec<u8>>) -> Result<Answer, Store
     })
 }
 
+/// A reply about a record: won or not, the time, and the record as it is stored.
 struct Parts {
     has_won: bool,
     now: Timestamp,
-    head: Option<Vec<u8>>,
-    answer: Option<Vec<u8>>,
+    stored: Option<Vec<u8>>,
 }
 
 impl Parts {
@@ -104,8 +100,7 @@ impl Parts {
         Ok(Parts {
             has_won: integer(&next()?)? == 1,
             now: time(&next()?)?,
-            head: bytes(next()?)?,
-            answer: bytes(next()?)?,
+            stored: bytes(next()?)?,
         })
     }
 }

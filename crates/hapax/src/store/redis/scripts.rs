@@ -3,11 +3,12 @@
 use std::sync::LazyLock;
 
 use hapax_core::planted::{self, Bug};
+use redis::Cmd;
 
 /// A script, and the digest by which a server that has it runs it.
 pub(super) struct Script {
-    pub(super) text: String,
-    pub(super) digest: String,
+    text: String,
+    digest: String,
     /// Whether it may change something.
     pub(super) writes: bool,
 }
@@ -22,6 +23,18 @@ impl Script {
             digest,
             writes,
         }
+    }
+
+    /// The beginning of its command, up to the number of keys.
+    pub(super) fn command(&self, with_text: bool, keys: usize) -> Cmd {
+        let mut command = Cmd::new();
+        if with_text {
+            command.arg("EVAL").arg(&self.text);
+        } else {
+            command.arg("EVALSHA").arg(&self.digest);
+        }
+        command.arg(keys);
+        command
     }
 }
 
@@ -39,10 +52,14 @@ const PLANTS: &[(Bug, &str, &str)] = &[
     ),
     (
         Bug::RedisUnknownExpires,
-        "redis.call('SET', HEAD, stored)\n    redis.call('ZADD', UNKNOWN, 0, id)",
-        "redis.call('SET', HEAD, stored, 'PX', 86400000)\n    redis.call('ZADD', UNKNOWN, 0, id)",
+        "redis.call('SET', HEAD, head)",
+        "redis.call('SET', HEAD, head, 'PX', 86400000)",
     ),
-    (Bug::RedisFloorForgotten, "floor = fence", ""),
+    (
+        Bug::RedisFloorForgotten,
+        "if h and h.fence > floor then floor = h.fence end",
+        "",
+    ),
     (
         Bug::RedisForgetKeepsEpoch,
         "if is_forget == '1' then redis.call('HINCRBY', STORE, 'epoch', 1) end",
@@ -50,8 +67,8 @@ const PLANTS: &[(Bug, &str, &str)] = &[
     ),
     (
         Bug::RedisSettlesAnyVersion,
-        "if not before or before.version ~= tonumber(version) then",
-        "if not before then",
+        "if not h or h.version ~= tonumber(version) then",
+        "if not h then",
     ),
 ];
 
@@ -69,7 +86,7 @@ mod tests {
 
     #[test]
     fn every_plant_finds_its_place() {
-        let texts = [&CLAIM, &OPERATOR, &LOG_APPEND].map(|script| script.text.as_str());
+        let texts = [&RECORDS, &EXPIRE, &OPERATOR, &LOG_APPEND].map(|script| script.text.as_str());
         for (bug, from, _) in PLANTS {
             assert!(texts.iter().any(|text| text.contains(from)), "{bug:?}");
         }
@@ -84,14 +101,12 @@ macro_rules! scripts {
 }
 
 scripts! {
-    CLAIM = "claim.lua", writes: true;
-    FINISH = "finish.lua", writes: true;
+    RECORDS = "records.lua", writes: true;
     LOSE = "lose.lua", writes: true;
     OPERATOR = "operator.lua", writes: true;
-    READ = "read.lua", writes: false;
     RENEW = "renew.lua", writes: true;
     DUE = "due.lua", writes: false;
-    REMOVE = "remove.lua", writes: true;
+    EXPIRE = "expire.lua", writes: true;
     PRINCIPAL = "principal.lua", writes: true;
     KNOWS = "knows.lua", writes: false;
     INFO = "info.lua", writes: true;

@@ -17,8 +17,7 @@ pub(super) struct Shared {
     pub(super) counters: Counters,
     pub(super) policies: Policies,
     history: Mutex<History>,
-    /// The highest fence that this process has seen. Every claim names it, so that a server that has
-    /// lost its latest writes mints above them.
+    /// The highest fence that this process has seen.
     fence: AtomicU64,
     /// The version of the server that was last looked at.
     version: AtomicU32,
@@ -90,16 +89,35 @@ impl Shared {
         self.unfit.lock().clone()
     }
 
-    /// Sharded channels came with version 7.
+    /// Whether the servers are a cluster, where a script may use the keys of one partition only.
+    pub(super) fn is_cluster(&self) -> bool {
+        self.options.address.kind == Kind::Cluster
+    }
+
+    /// Whether channels belong to slots: in a cluster, from version 7 on.
     pub(super) fn has_sharded_channels(&self) -> bool {
-        self.version.load(Ordering::Relaxed) >= 7
+        self.is_cluster() && self.version.load(Ordering::Relaxed) >= 7
+    }
+
+    /// The command that tells other nodes of a change.
+    pub(super) fn publish(&self) -> &'static str {
+        if self.has_sharded_channels() {
+            "SPUBLISH"
+        } else {
+            "PUBLISH"
+        }
     }
 
     pub(super) fn saw(&self, fence: Fence) {
         self.fence.fetch_max(fence.as_u64(), Ordering::Relaxed);
     }
 
+    /// A fence that new ones must be above. A server that has lost its latest writes does not know
+    /// it; one that was always connected has every fence that it has minted.
     pub(super) fn highest_fence(&self) -> u64 {
-        self.fence.load(Ordering::Relaxed)
+        match self.counters.has_lost_a_server() {
+            true => self.fence.load(Ordering::Relaxed),
+            false => 0,
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hapax_core::scope::RecordId;
 use hapax_core::store::StoreError;
 use parking_lot::{Mutex, RwLock};
 use redis::aio::MultiplexedConnection;
@@ -17,9 +18,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::address::{Host, Kind};
 use super::error::{Refused, refused};
-use super::node::{Failure, Node};
-use super::partition::Partition;
-use super::scripts::Script;
+use super::node::{Failure, Job, Node};
+use super::partition::{Partition, record_keys};
+use super::scripts::{self, Script};
 use super::shared::Shared;
 use super::stats::Counters;
 use crate::backoff::Backoff;
@@ -49,7 +50,18 @@ pub(super) struct Command {
 
 enum What {
     Script(&'static Script),
+    /// One call of the script that takes several.
+    Record(RecordCall),
     Plain(&'static str),
+}
+
+/// What the script of records does with one. Calls of one kind are sent together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RecordCall {
+    Read,
+    Claim,
+    /// Apart from claims, because a full Redis takes ends and refuses claims.
+    Finish,
 }
 
 impl Command {
@@ -58,6 +70,20 @@ impl Command {
             what: What::Script(script),
             keys,
             arguments: Vec::new(),
+        }
+    }
+
+    /// A call about a record. The arguments are its numbers and its bytes.
+    pub(super) fn record(
+        call: RecordCall,
+        id: &RecordId,
+        numbers: Vec<u8>,
+        bytes: Vec<u8>,
+    ) -> Command {
+        Command {
+            what: What::Record(call),
+            keys: record_keys(id),
+            arguments: vec![numbers, bytes],
         }
     }
 
@@ -79,35 +105,51 @@ impl Command {
         self.arg(number.to_string())
     }
 
-    fn writes(&self) -> bool {
+    pub(super) fn writes(&self) -> bool {
         match self.what {
             What::Script(script) => script.writes,
+            What::Record(call) => call != RecordCall::Read,
             What::Plain(_) => false,
         }
     }
 
     /// Its approximate size.
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let parts = self.keys.iter().chain(&self.arguments);
         parts.map(|part| part.len() + 16).sum::<usize>() + 64
     }
 
-    fn encode(&self, with_text: bool) -> Cmd {
+    /// What it does with a record, if it is a call that can be sent together with others.
+    pub(super) fn record_call(&self) -> Option<RecordCall> {
+        match self.what {
+            What::Record(call) => Some(call),
+            What::Script(_) | What::Plain(_) => None,
+        }
+    }
+
+    /// A command that is sent by itself.
+    pub(super) fn encode(&self, with_text: bool) -> Cmd {
         let mut command = match self.what {
-            What::Script(script) => {
-                let mut command = Cmd::new();
-                if with_text {
-                    command.arg("EVAL").arg(&script.text);
-                } else {
-                    command.arg("EVALSHA").arg(&script.digest);
-                }
-                command.arg(self.keys.len());
-                command
-            }
+            What::Script(script) => script.command(with_text, self.keys.len()),
             What::Plain(name) => redis::cmd(name),
+            What::Record(_) => unreachable!("calls about records are encoded together"),
         };
         for part in self.keys.iter().chain(&self.arguments) {
             command.arg(part.as_slice());
+        }
+        command
+    }
+
+    /// Calls about records, in one script.
+    pub(super) fn encode_records(calls: &[&Command], with_text: bool, publish: &str) -> Cmd {
+        let keys = calls.iter().map(|call| call.keys.len()).sum();
+        let mut command = scripts::RECORDS.command(with_text, keys);
+        for key in calls.iter().flat_map(|call| &call.keys) {
+            command.arg(key.as_slice());
+        }
+        command.arg(publish);
+        for argument in calls.iter().flat_map(|call| &call.arguments) {
+            command.arg(argument.as_slice());
         }
         command
     }
@@ -130,7 +172,7 @@ impl Topology {
         partition: Partition,
         command: Command,
     ) -> Result<Value, StoreError> {
-        let called = self.try_call(partition, &command).await;
+        let called = self.try_call(partition, Arc::new(command)).await;
         match &called {
             Ok(_) => self.shared.counters.succeeded(),
             Err(error) => self
@@ -144,7 +186,7 @@ impl Topology {
     async fn try_call(
         self: &Arc<Self>,
         partition: Partition,
-        command: &Command,
+        command: Arc<Command>,
     ) -> Result<Value, StoreError> {
         let deadline = Instant::now() + self.shared.options.call_timeout;
         let mut pauses =
@@ -156,16 +198,13 @@ impl Topology {
                 Some(host) => self.node(&host),
                 None => self.node_by(partition, deadline).await?,
             };
-            let mut commands = Vec::with_capacity(2);
-            if is_asking {
-                commands.push(redis::cmd("ASKING"));
-            }
-            commands.push(command.encode(with_text));
-            let asked = timeout_at(
-                deadline,
-                node.ask(commands, command.bytes(), command.writes()),
-            )
-            .await;
+            let job = Job {
+                command: command.clone(),
+                partition,
+                with_text,
+                is_asking,
+            };
+            let asked = timeout_at(deadline, node.ask(job)).await;
             let error = match asked {
                 Err(_) => {
                     // A master that fell silent may have been replaced: the next call knows.
@@ -231,16 +270,12 @@ impl Topology {
 
     /// Whether channels belong to slots.
     pub(super) fn is_sharded(&self) -> bool {
-        self.shared.options.address.kind == Kind::Cluster && self.shared.has_sharded_channels()
+        self.shared.has_sharded_channels()
     }
 
     /// The command that tells other nodes of a change.
     pub(super) fn publish(&self) -> &'static str {
-        if self.is_sharded() {
-            "SPUBLISH"
-        } else {
-            "PUBLISH"
-        }
+        self.shared.publish()
     }
 
     /// The server of a partition.

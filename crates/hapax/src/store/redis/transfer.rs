@@ -3,6 +3,7 @@
 //! A store that leaves or arrives takes no writes: the gate of each partition is closed, one after
 //! the other, before its standing counts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::audit::{LogEntry, LogQuery, PAGE_MAX};
@@ -17,7 +18,9 @@ use parking_lot::Mutex;
 use redis::Value;
 use tokio::time::Instant;
 
-use super::partition::{self, Partition, partition_keys, record_keys, record_log, store_keys};
+use super::partition::{
+    self, Partition, partition_keys, record_keys, record_log, store_keys, store_log,
+};
 use super::topology::Command;
 use super::{OpenError, Options, Redis, audit, head, reply, scripts, together};
 use crate::store::codec::not_copied;
@@ -27,6 +30,8 @@ pub struct Mover {
     store: Redis,
     /// When the store was taken out of use, at the latest.
     closed: Mutex<Instant>,
+    /// The ids of the partition that is being exported.
+    leaving: Mutex<Option<(Partition, Arc<[RecordId]>)>>,
 }
 
 /// How long a store is out of use at least before another one takes its place: nodes ask for the
@@ -64,6 +69,7 @@ impl Mover {
         Ok(Mover {
             store: Redis::connect(options).await?,
             closed: Mutex::new(Instant::now()),
+            leaving: Mutex::default(),
         })
     }
 
@@ -117,13 +123,9 @@ impl Mover {
         let command = Command::plain("HGET", partition::store()).arg("logged");
         let logged = self.store.topology.call(Partition::STORE, command).await?;
         let (mut records, mut running, mut floor) = (0, 0, 0);
-        let found = together(Partition::records().map(async |partition| {
-            let command = Command::plain("ZCARD", partition.key("ids"));
-            let ids = self.store.topology.call(partition, command).await?;
-            Ok((reply::count(&ids)?, self.store.due(partition, 0).await?))
-        }));
-        for (ids, due) in found.await? {
-            records += ids;
+        let found = together(Partition::records().map(|partition| self.store.due(partition, 0)));
+        for due in found.await? {
+            records += due.counts.records;
             running += due.running;
             floor = floor.max(due.floor);
         }
@@ -157,6 +159,7 @@ impl Mover {
         let leaving = Standing::Leaving(copy);
         self.replace(&fields, &leaving, &[]).await?;
         self.set_gates(true, 0, 0).await?;
+        *self.leaving.lock() = None;
         let found = together(Partition::records().map(|partition| self.store.due(partition, 0)));
         let live: u64 = found.await?.iter().map(|due| due.live).sum();
         if live > 0 {
@@ -180,29 +183,33 @@ impl Mover {
         let first = after.as_ref().map(Partition::of);
         let (mut records, mut bytes) = (Vec::new(), 0);
         for partition in Partition::records().filter(|partition| Some(*partition) >= first) {
-            let mut after = after;
-            loop {
-                let wanted = page.records.saturating_sub(records.len()).clamp(1, 100);
-                let ids = self.store.ids_after(partition, after, wanted).await?;
-                let is_last = ids.len() < wanted;
-                for id in ids {
-                    after = Some(id);
-                    let Some(record) = self.export_one(id).await? else {
-                        continue;
-                    };
-                    let answer = record.answer.as_ref();
-                    bytes += answer.map_or(0, |answer| answer.encoded_len());
-                    records.push(record);
-                    if records.len() >= page.records || bytes >= page.bytes {
-                        return Ok(records);
-                    }
-                }
-                if is_last {
-                    break;
+            let ids = self.ids(partition).await?;
+            let begin = after.map_or(0, |after| ids.partition_point(|id| *id <= after));
+            for id in &ids[begin..] {
+                let Some(record) = self.export_one(*id).await? else {
+                    continue;
+                };
+                let answer = record.answer.as_ref();
+                bytes += answer.map_or(0, |answer| answer.encoded_len());
+                records.push(record);
+                if records.len() >= page.records || bytes >= page.bytes {
+                    return Ok(records);
                 }
             }
         }
         Ok(records)
+    }
+
+    /// The ids of a partition. They are read once: while a store leaves, none is added.
+    async fn ids(&self, partition: Partition) -> Result<Arc<[RecordId]>, StoreError> {
+        if let Some((known, ids)) = &*self.leaving.lock()
+            && *known == partition
+        {
+            return Ok(ids.clone());
+        }
+        let ids: Arc<[RecordId]> = self.store.ids(partition).await?.into();
+        *self.leaving.lock() = Some((partition, ids.clone()));
+        Ok(ids)
     }
 
     /// A record as it is stored; `None` if it has left since its id was read.
@@ -291,20 +298,11 @@ impl Mover {
     /// Removes everything but clocks and floors.
     async fn clear(&self) -> Result<(), StoreError> {
         for partition in Partition::records() {
-            loop {
-                let ids = self
-                    .store
-                    .ids_after(partition, None, REMOVED_AT_ONCE)
-                    .await?;
-                if ids.is_empty() {
-                    break;
-                }
-                together(ids.into_iter().map(async |id| {
-                    let command = Command::script(&scripts::ERASE, record_keys(&id));
-                    self.store
-                        .topology
-                        .call(partition, command.arg(*id.as_bytes()))
-                        .await
+            let ids = self.store.ids(partition).await?;
+            for some in ids.chunks(REMOVED_AT_ONCE) {
+                together(some.iter().map(async |id| {
+                    let command = Command::script(&scripts::ERASE, record_keys(id));
+                    self.store.topology.call(partition, command).await
                 }))
                 .await?;
             }
@@ -312,8 +310,7 @@ impl Mover {
             self.store.topology.call(partition, command).await?;
         }
         self.clear_record_logs().await?;
-        let [_, log, _] = store_keys().try_into().map_err(|_| reply::unexpected())?;
-        let command = Command::script(&scripts::ERASE_KEYS, vec![log]);
+        let command = Command::script(&scripts::ERASE_KEYS, vec![store_log()]);
         self.store.topology.call(Partition::STORE, command).await?;
         Ok(())
     }
@@ -346,9 +343,8 @@ impl Mover {
         };
         together(shipment.records.iter().map(async |record| {
             let id = record.head.id;
-            let command = Command::script(&scripts::IMPORT, record_keys(&id))
-                .arg(*id.as_bytes())
-                .arg(head::encode(&record.head));
+            let command =
+                Command::script(&scripts::IMPORT, record_keys(&id)).arg(head::encode(&record.head));
             let command = match &record.answer {
                 Some(answer) => command.arg(answer.encode(&id)),
                 None => command,
@@ -358,8 +354,7 @@ impl Mover {
         .await?;
         let kept_until = self.store.log_kept_until().await?;
         for entry in &shipment.log {
-            let mut keys = store_keys();
-            keys.truncate(2);
+            let mut keys = vec![partition::store(), store_log()];
             keys.extend(
                 entry
                     .touched

@@ -14,24 +14,36 @@ use redis::Value;
 
 use super::partition::{self, Partition, partition_keys, record_keys, store_keys};
 use super::topology::Command;
-use super::{Redis, lose, micros, reply, scripts, together};
+use super::{Redis, lose, micros, read, reply, scripts, together};
 use crate::store::random_secret;
 
 /// Heads that are read at once.
 const PAGE: usize = 256;
 
+/// Entries of an index that Redis looks at in one step.
+const SCANNED_AT_ONCE: u64 = 1_000;
+
 /// What a sweep finds in a partition.
 pub(super) struct Due {
     /// Attempts whose lease is over, and when it was.
     lapsed: Vec<(Timestamp, RecordId)>,
-    /// Records whose tombstone is over.
+    /// Records whose answer or tombstone is over, and since when.
     ended: Vec<(Timestamp, RecordId)>,
-    counts: Counts,
+    pub(super) counts: Counts,
     has_log: bool,
     /// Records that are stored as running, and those of them with a live lease.
     pub(super) running: u64,
     pub(super) live: u64,
     pub(super) floor: u64,
+}
+
+/// What a sweep did to a record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    None,
+    Lost,
+    Buried,
+    Removed,
 }
 
 impl Redis {
@@ -70,82 +82,80 @@ impl Redis {
         let first = query.after.as_ref().map(Partition::of);
         let partitions = Partition::records().filter(|partition| Some(*partition) >= first);
         for partition in partitions {
-            let listed = match query.state {
-                Some(StateFilter::Running | StateFilter::Unknown | StateFilter::Open) => {
-                    self.list_open(partition, &query, &mut heads).await?
+            let ids = self.ids_for(partition, &query).await?;
+            for page in ids.chunks(PAGE) {
+                if self.take_heads(page, &query, &mut heads).await?.is_break() {
+                    return Ok(heads);
                 }
-                _ => self.list_all(partition, &query, &mut heads).await?,
-            };
-            if listed.is_break() {
-                break;
             }
         }
         Ok(heads)
     }
 
-    /// From the index of all ids, page by page.
-    async fn list_all(
+    /// The ids of a partition's records that may be asked for, in their order.
+    async fn ids_for(
         &self,
         partition: Partition,
         query: &ListQuery,
-        heads: &mut Vec<Head>,
-    ) -> Result<ControlFlow<()>, StoreError> {
-        let mut after = query.after;
-        loop {
-            let ids = self.ids_after(partition, after, PAGE).await?;
-            let is_last = ids.len() < PAGE;
-            after = ids.last().copied().or(after);
-            if self.take_heads(ids, query, heads).await?.is_break() {
-                return Ok(ControlFlow::Break(()));
+    ) -> Result<Vec<RecordId>, StoreError> {
+        let mut ids = match query.state {
+            Some(StateFilter::Running | StateFilter::Unknown | StateFilter::Open) => {
+                self.open_ids(partition).await?
             }
-            if is_last {
-                return Ok(ControlFlow::Continue(()));
-            }
-        }
+            _ => self.ids(partition).await?,
+        };
+        ids.retain(|id| query.after.is_none_or(|after| *id > after));
+        Ok(ids)
     }
 
-    /// From the indexes of leases and of unknown records, which are small.
-    async fn list_open(
-        &self,
-        partition: Partition,
-        query: &ListQuery,
-        heads: &mut Vec<Head>,
-    ) -> Result<ControlFlow<()>, StoreError> {
+    /// Running and unknown records: a part of the index, which is small.
+    async fn open_ids(&self, partition: Partition) -> Result<Vec<RecordId>, StoreError> {
+        let command = Command::plain("ZRANGEBYSCORE", partition.index_of_records())
+            .number(0)
+            .arg("+inf");
+        let members = reply::array(self.topology.call(partition, command).await?)?;
+        let ids = members.into_iter().map(reply::id);
+        let mut ids: Vec<_> = ids.collect::<Result<_, _>>()?;
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// All ids of a partition. The index is in the order of time, and read whole, bit by bit.
+    pub(super) async fn ids(&self, partition: Partition) -> Result<Vec<RecordId>, StoreError> {
         let mut ids = Vec::new();
-        for index in ["leases", "unknown"] {
-            let command = Command::plain("ZRANGE", partition.key(index))
-                .number(0)
-                .arg("-1");
-            for id in reply::array(self.topology.call(partition, command).await?)? {
-                ids.push(reply::id(id)?);
+        let mut cursor = b"0".to_vec();
+        loop {
+            let command = Command::plain("ZSCAN", partition.index_of_records())
+                .arg(cursor)
+                .arg("COUNT")
+                .number(SCANNED_AT_ONCE);
+            let reply = reply::array(self.topology.call(partition, command).await?)?;
+            let [next, members] = <[Value; 2]>::try_from(reply).map_err(|_| reply::unexpected())?;
+            // Members and their scores take turns.
+            for member in reply::array(members)?.into_iter().step_by(2) {
+                ids.push(reply::id(member)?);
+            }
+            cursor = reply::bytes(next)?.ok_or_else(reply::unexpected)?;
+            if cursor == b"0" {
+                break;
             }
         }
-        ids.retain(|id| query.after.is_none_or(|after| *id > after));
         ids.sort_unstable();
         ids.dedup();
-        for page in ids.chunks(PAGE) {
-            if self
-                .take_heads(page.to_vec(), query, heads)
-                .await?
-                .is_break()
-            {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        Ok(ControlFlow::Continue(()))
+        Ok(ids)
     }
 
     /// Reads these heads and adds those that are asked for, until there are enough.
     async fn take_heads(
         &self,
-        ids: Vec<RecordId>,
+        ids: &[RecordId],
         query: &ListQuery,
         heads: &mut Vec<Head>,
     ) -> Result<ControlFlow<()>, StoreError> {
         if heads.len() >= query.limit {
             return Ok(ControlFlow::Break(()));
         }
-        let found = together(ids.into_iter().map(|id| self.read_head(id))).await?;
+        let found = together(ids.iter().map(|id| self.read_head(*id))).await?;
         for (head, now) in found {
             let Some(head) = head.map(|head| head.at(now)) else {
                 continue;
@@ -164,53 +174,19 @@ impl Redis {
         &self,
         id: RecordId,
     ) -> Result<(Option<Head>, Timestamp), StoreError> {
-        let partition = Partition::of(&id);
-        let keys = vec![
-            partition::head(&id),
-            partition::answer(&id),
-            partition.clock(),
-        ];
-        let command = Command::script(&scripts::READ, keys).arg("0");
-        let reply = self.topology.call(partition, command).await?;
+        let reply = self
+            .topology
+            .call(Partition::of(&id), read(&id, false))
+            .await?;
         reply::stored_head(id, reply, &self.shared.policies)
-    }
-
-    /// Ids of a partition in their order.
-    pub(super) async fn ids_after(
-        &self,
-        partition: Partition,
-        after: Option<RecordId>,
-        limit: usize,
-    ) -> Result<Vec<RecordId>, StoreError> {
-        let from = match after {
-            Some(after) => [b"(", &after.as_bytes()[..]].concat(),
-            None => b"-".to_vec(),
-        };
-        let command = Command::plain("ZRANGEBYLEX", partition.key("ids"))
-            .arg(from)
-            .arg("+")
-            .arg("LIMIT")
-            .number(0)
-            .number(limit as u64);
-        let ids = reply::array(self.topology.call(partition, command).await?)?;
-        ids.into_iter().map(reply::id).collect()
     }
 
     pub(super) async fn due(&self, partition: Partition, limit: usize) -> Result<Due, StoreError> {
         let command =
             Command::script(&scripts::DUE, partition_keys(partition)).number(limit as u64);
         let reply = reply::array(self.topology.call(partition, command).await?)?;
-        let [
-            lapsed,
-            ended,
-            records,
-            refused,
-            log,
-            running,
-            live,
-            floor,
-            _now,
-        ] = <[Value; 9]>::try_from(reply).map_err(|_| reply::unexpected())?;
+        let [lapsed, ended, records, refused, log, running, live, floor] =
+            <[Value; 8]>::try_from(reply).map_err(|_| reply::unexpected())?;
         Ok(Due {
             lapsed: scored(lapsed)?,
             ended: scored(ended)?,
@@ -250,31 +226,42 @@ impl Redis {
             let command = if is_lapsed {
                 lose(&id, "", Lifetime::default(), self.topology.publish())
             } else {
-                Command::script(&scripts::REMOVE, record_keys(&id)).arg(*id.as_bytes())
+                Command::script(&scripts::EXPIRE, record_keys(&id))
             };
             let reply = self.topology.call(Partition::of(&id), command).await?;
-            let has_changed = match reply {
-                Value::Array(parts) => reply::integer(parts.first().unwrap_or(&Value::Nil))?,
-                reply => reply::integer(&reply)?,
-            };
-            Ok((is_lapsed, usize::from(has_changed == 1)))
+            match reply {
+                Value::Array(parts) => {
+                    reply::integer(parts.first().unwrap_or(&Value::Nil)).map(|has_won| {
+                        if has_won == 1 {
+                            Change::Lost
+                        } else {
+                            Change::None
+                        }
+                    })
+                }
+                reply => reply::integer(&reply).map(|change| match change {
+                    2 => Change::Removed,
+                    1 => Change::Buried,
+                    _ => Change::None,
+                }),
+            }
         }))
         .await?;
-        let mut swept = Swept::default();
-        for (is_lapsed, count) in changed {
-            *if is_lapsed {
-                &mut swept.lost
-            } else {
-                &mut swept.removed
-            } += count;
-        }
+        let count = |change| changed.iter().filter(|made| **made == change).count();
+        let mut swept = Swept {
+            lost: count(Change::Lost),
+            buried: count(Change::Buried),
+            removed: count(Change::Removed),
+            ..Swept::default()
+        };
+        counts.records -= (swept.removed as u64).min(counts.records);
         swept.unlogged = self.sweep_log(limit - swept.total().min(limit)).await?;
         self.write_counts(counts).await?;
         Ok(swept)
     }
 
-    /// Removes up to `limit` records of a partition whose tombstone is over. Returns how many were
-    /// looked at.
+    /// Removes up to `limit` answers and tombstones of a partition that are over. Returns how many
+    /// were looked at.
     pub(super) async fn remove_ended(
         &self,
         partition: Partition,
@@ -282,7 +269,7 @@ impl Redis {
     ) -> Result<usize, StoreError> {
         let ended = self.due(partition, limit).await?.ended;
         let removed = ended.iter().map(async |(_, id)| {
-            let command = Command::script(&scripts::REMOVE, record_keys(id)).arg(*id.as_bytes());
+            let command = Command::script(&scripts::EXPIRE, record_keys(id));
             self.topology.call(partition, command).await
         });
         together(removed).await.map(|removed| removed.len())
@@ -327,7 +314,7 @@ impl Redis {
 
     pub(super) async fn is_known(&self, principal: PrincipalId) -> Result<bool, StoreError> {
         let (partition, key) = partition::principal(&principal);
-        let keys = vec![key.clone(), key, partition.clock()];
+        let keys = vec![key, partition.clock()];
         let command = Command::script(&scripts::KNOWS, keys);
         let known = self.topology.call(partition, command).await?;
         reply::integer(&known).map(|known| known == 1)
@@ -346,7 +333,9 @@ fn scored(value: Value) -> Result<Vec<(Timestamp, RecordId)>, StoreError> {
             .ok()
             .and_then(|text| text.parse().ok())
             .ok_or_else(reply::unexpected)?;
-        scored.push((Timestamp::from_micros(score as u64), reply::id(member)?));
+        // What has ended has a minus.
+        let at = Timestamp::from_micros(score.abs() as u64);
+        scored.push((at, reply::id(member)?));
     }
     Ok(scored)
 }

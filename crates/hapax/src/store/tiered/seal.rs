@@ -71,7 +71,7 @@ impl Seal {
         let mut rest = Reader(&plain);
         let epoch = rest.u64().ok()?;
         let head = rest.bytes().ok()?;
-        let head = head::decode(*id, head, &self.policies, None).ok()?;
+        let (head, _) = head::decode(*id, head, &self.policies, None).ok()?;
         let answer = Some(Arc::new(Answer::decode(id, rest.0).ok()?));
         Some(Opened {
             epoch,

@@ -1,18 +1,24 @@
--- Removes what a tombstone that is over has left: the head, if Redis has not removed it, and the
--- entries of the indexes.
-local id = ARGV[1]
+-- Removes what is over: an answer past its retention, or a record whose tombstone is over. The answer
+-- goes first and the record in a later step, as in hapax_core::guard. Redis may have removed the record
+-- already. Returns 2 if the record has left, 1 if only its answer.
+local id = HEAD:sub(-ID_BYTES)
 read_clock()
-local before = decode(redis.call('GET', HEAD))
-if before and not is_gone(before) then
-  -- The key has a new life, and its entry is of the life before.
-  if is_open(before.state) then
-    redis.call('ZREM', ENDS, id)
-  else
-    redis.call('ZADD', ENDS, text(before.tombstone_until), id)
-  end
-  return 0
+local stored = redis.call('GET', HEAD)
+local h = decode(stored)
+-- First a write that a full Redis does not refuse: this makes room there.
+redis.call('ZREM', INDEX, id)
+local has_answer = h and #stored > h.bytes
+if has_answer and h.expires_at <= now then
+  write(h, nil, false)
+  return 1
 end
-redis.call('DEL', HEAD, ANSWER)
-redis.call('ZREM', ENDS, id)
-redis.call('ZREM', REFUSED, id)
-return redis.call('ZREM', IDS, id)
+if not h or is_gone(h) then
+  redis.call('DEL', HEAD)
+  redis.call('ZREM', REFUSED, id)
+  if h and h.fence > floor then floor = h.fence end
+  write_clock()
+  return 2
+end
+-- The key has a new life, and its entry is of the life before.
+redis.call('ZADD', INDEX, score(h, has_answer), id)
+return 0

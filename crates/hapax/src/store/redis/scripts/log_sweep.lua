@@ -1,5 +1,5 @@
--- Removes entries of the audit log that are too old. KEYS: the store, the log, the clock.
-local LOG = KEYS[2]
+-- Removes entries of the audit log that are too old. KEYS: the store, the clock, the log.
+local LOG = KEYS[3]
 local kept_for, limit = tonumber(ARGV[1]), tonumber(ARGV[2])
 read_clock()
 local removed = 0

@@ -1,21 +1,18 @@
 -- The lease is over and the attempt did not end: under Lapsed. A sweep gives no fence: it takes the
 -- one that is there.
-local id, fence, retention, tombstone, publish_command = unpack(ARGV)
+local fence, retention, tombstone, publish_command = unpack(ARGV)
 read_clock()
 refuse_if_closed()
 local stored = redis.call('GET', HEAD)
-local before = decode(stored)
-if not before then
+local h = decode(stored)
+if not h then
   -- Only an operator of Redis deletes a running record. Its lease goes with it.
-  if fence == '' then redis.call('ZREM', LEASES, id) end
-  return lost(stored, before)
+  if fence == '' then redis.call('ZREM', INDEX, HEAD:sub(-ID_BYTES)) end
+  return found(stored, h)
 end
-if before.state ~= RUNNING or not is_over(before, fence == '' and before.fence or tonumber(fence)) then
-  return lost(stored, before)
-end
-local h = copy(before)
-finish(h, LOST, NO_STATUS, 0, retention, tombstone)
-stored = write_head(id, h, before)
+if h.state ~= RUNNING or not is_over(h, fence == '' and h.fence or tonumber(fence)) then return found(stored, h) end
+finish(h, LOST, NO_STATUS, 0, tonumber(retention), tonumber(tombstone))
+local head = write(h, nil, false)
 write_clock()
 publish(publish_command)
-return won(stored)
+return won(head)

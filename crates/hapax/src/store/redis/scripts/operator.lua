@@ -1,35 +1,31 @@
--- A change by hand: under Version. KEYS[9] has the entries of the audit log that this partition has
+-- A change by hand: under Version. KEYS[5] has the entries of the audit log that this partition has
 -- not handed on yet: the entry and the change are one step.
-local LOG = KEYS[9]
-local id, action, version, signed, state, status, retention, tombstone, publish_command, answer = unpack(ARGV)
+local LOG = KEYS[5]
+local action, version, signed, state, status, retention, tombstone, publish_command, answer = unpack(ARGV)
 read_clock()
 refuse_if_closed()
 local stored = redis.call('GET', HEAD)
-local before = decode(stored)
-if not before or before.version ~= tonumber(version) then return lost(stored, before) end
-local state_before = state_now(before)
-local h = copy(before)
+local h = decode(stored)
+if not h or h.version ~= tonumber(version) then return found(stored, h) end
+local state_before, was_refused, tombstone_before = state_now(h), is_refused(h), h.tombstone_until
+local token, _, _, identity = split(h.rest)
+local without_traces = join(token, '', '', identity)
 if action == 'settle' then
-  if not ((state_before == LOST or state_before == EXPIRED_UNKNOWN) and before.fingerprint ~= '') then
-    return lost(stored, before)
-  end
-  finish(h, tonumber(state), tonumber(status), answer and 1 or 0, retention, tombstone)
+  if not ((state_before == LOST or state_before == EXPIRED_UNKNOWN) and h.has_fingerprint) then return found(stored, h) end
+  finish(h, tonumber(state), tonumber(status), answer and 1 or 0, tonumber(retention), tonumber(tombstone))
 else
-  if state_before == RUNNING then return lost(stored, before) end
-  finish(h, EXPIRED[state_before], NO_STATUS, 0, 0, tombstone)
+  if state_before == RUNNING then return found(stored, h) end
+  finish(h, EXPIRED[state_before], NO_STATUS, 0, 0, tonumber(tombstone))
   -- Forgetting a record must not let its request run again sooner.
-  if before.tombstone_until > h.tombstone_until then h.tombstone_until = before.tombstone_until end
-  h.fingerprint, h.request_id = '', ''
+  if tombstone_before > h.tombstone_until then h.tombstone_until = tombstone_before end
+  h.rest = without_traces
 end
-h.fence = mint(before.fence)
-redis.call('DEL', ANSWER)
-stored = write_head(id, h, before)
-if answer then write_answer(h, answer) end
+h.fence = mint(h.fence)
+local head = write(h, answer, was_refused)
 write_clock()
-local logged = copy(h)
-logged.fingerprint, logged.request_id = '', ''
+h.rest = without_traces
 local number = redis.call('HINCRBY', LOG, 'count', 1)
 redis.call('HSET', LOG, text(number), struct.pack('>I8BBH', now, action == 'forget' and 1 or 0, state_before, #signed)
-  .. signed .. id .. encode(logged))
+  .. signed .. HEAD:sub(-ID_BYTES) .. encode(h))
 publish(publish_command)
-return won(stored)
+return won(head)
