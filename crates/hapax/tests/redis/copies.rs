@@ -54,6 +54,7 @@ async fn what_is_copied_out_and_back_is_all_there_and_goes_on() {
         tombstone: Duration::ZERO,
     };
     place::end_for(&store, &over, State::Retryable, None, at_once).await;
+    place::lapsed(&store, "lapsed").await;
     let (epoch, logged) = (
         store.info().await.expect("info").epoch,
         store.log(LogQuery::after(0, 10)).await.expect("log"),
@@ -91,6 +92,8 @@ async fn what_is_copied_out_and_back_is_all_there_and_goes_on() {
         store.log(LogQuery::after(0, 10)).await.expect("log"),
         logged
     );
+    let swept = store.sweep(10).await.expect("sweep");
+    assert_eq!(swept.lost, 1, "a copied attempt is found: {swept:?}");
     // Each of the partitions that had entries before has one more.
     for (number, entry) in (1..).zip(&logged) {
         let id = entry.touched.as_ref().expect("a record").id;

@@ -183,6 +183,17 @@ pub(crate) async fn claimed(store: &Redis, key: &str) -> Head {
     }
 }
 
+/// Claims a new key whose lease is over at once. Returns its record.
+pub(crate) async fn lapsed(store: &Redis, key: &str) -> RecordId {
+    let mut put = claim(key, 1);
+    if let Change::Claim(claim) = &mut put.change {
+        claim.lease = Duration::ZERO;
+    }
+    let written = store.put_if(put.clone()).await.expect("put_if");
+    assert!(matches!(written, Written::Won(_)), "{written:?}");
+    put.id
+}
+
 /// Sends the same write until it is answered: the token makes that harmless.
 async fn until_it_answers(store: &Redis, put: &Put) -> Written {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60);

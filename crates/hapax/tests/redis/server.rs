@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use hapax::store::redis::{OpenError, Options, Redis};
-use hapax_core::store::{ListQuery, StoreErrorKind};
-use hapax_core::{State, StateFilter, Store};
+use hapax_core::audit::Signed;
+use hapax_core::store::{Change, Lifetime, ListQuery, Put, Renewal, StoreErrorKind, Written};
+use hapax_core::{Condition, State, StateFilter, Store};
 use hapax_testkit::servers;
 
 use crate::place::{self, claimed, complete, open, repeat};
@@ -174,6 +175,41 @@ async fn a_full_server_refuses_new_keys_and_loses_none() {
     assert_eq!(record.answer.expect("kept").body, "done");
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     claimed(&store, "b").await;
+}
+
+/// What is under way ends, and what makes room or order is not refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_server_takes_ends_renewals_sweeps_and_changes_by_hand() {
+    let Some(server) = servers::Redis::start(&[]) else {
+        return;
+    };
+    let store = open(&server.url()).await;
+    let ends = claimed(&store, "ends").await;
+    let goes_on = claimed(&store, "goes-on").await;
+    let lapsed = place::lapsed(&store, "lapsed").await;
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+
+    complete(&store, &ends, "done").await;
+    let renewal = Renewal {
+        id: goes_on.id,
+        fence: goes_on.fence,
+        lease: Duration::from_secs(60),
+    };
+    assert_eq!(store.renew(vec![renewal]).await.expect("renew"), [true]);
+    assert_eq!(store.sweep(10).await.expect("sweep").lost, 1);
+    let seen = store.get(vec![lapsed]).await.expect("get").records;
+    let version = seen[0].as_ref().expect("kept").head.version;
+    let signed = Signed::new("grace", "it was tried").expect("signed");
+    let forget = Put {
+        id: lapsed,
+        condition: Condition::Version { version },
+        change: Change::Forget(Lifetime::default(), signed),
+    };
+    assert!(matches!(store.put_if(forget).await, Ok(Written::Won(_))));
+    store
+        .put_if(place::claim("new", 1))
+        .await
+        .expect_err("full");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -97,7 +97,7 @@ fn by_text(error: &RedisError, asked: &Host) -> Refused {
     } else if has("HAPAXFORMAT") {
         Refused::Final(StoreError::new(
             StoreErrorKind::Unsupported,
-            "a record was written by a newer version of Hapax",
+            "a record was written by another version of Hapax",
         ))
     } else if code == "OOM" || has("OOM ") {
         Refused::Final(unavailable(

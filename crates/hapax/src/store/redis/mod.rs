@@ -24,8 +24,8 @@
 //! ```
 //!
 //! Every verb is one script: one atomic step, one round trip. The scripts follow the rules of
-//! [`hapax_core::guard`] and use the server's clock. A record with a known end leaves Redis by
-//! itself when its tombstone is over. A running or unknown one never does.
+//! [`hapax_core::guard`] and use the server's clock. A record with a known end leaves Redis after its
+//! tombstone: by a sweep, or by itself a week later. A running or unknown one never does.
 //!
 //! Guide to the code: `scripts/` has the scripts, `partition` the keys. `node` is a connection that
 //! reconnects and the queue in front of it, `topology` finds the server of a partition: one server,
@@ -224,7 +224,6 @@ impl Redis {
                 &[after.is_some().into()],
                 &after.map_or(0, Fence::as_u64).to_be_bytes(),
                 &micros(claim.lease).to_be_bytes(),
-                &self.shared.highest_fence().to_be_bytes(),
                 &open_max.min(1 << 52).to_be_bytes(),
             ],
         );

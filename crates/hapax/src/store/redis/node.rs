@@ -56,8 +56,10 @@ struct Call {
     reply: oneshot::Sender<Result<Value, Failure>>,
 }
 
-/// Calls in one script. Redis does nothing else while it runs one: about a millisecond.
+/// Calls in one script, and their bytes. Redis does nothing else while it runs one: about a
+/// millisecond.
 const SCRIPT_MAX: usize = 64;
+const SCRIPT_BYTES_MAX: usize = 256 << 10;
 
 /// Why a call has no reply.
 pub(super) enum Failure {
@@ -187,6 +189,7 @@ impl Server {
     fn lose(&mut self, number: u64) {
         if number == self.opened && self.connection.take().is_some() {
             self.shared.counters.connection_lost();
+            self.shared.server_changed();
         }
     }
 
@@ -198,13 +201,19 @@ impl Server {
             return Ok(connection.clone());
         }
         let known = self.connection.take();
-        self.opened += u64::from(known.is_none());
+        let is_known = known.is_some();
+        self.opened += u64::from(!is_known);
         // Less than a call may take, so that its caller can still find another server.
         let limit = self.shared.options.call_timeout / 2;
-        let opened = timeout(limit, self.open(known)).await;
-        let connection = opened.map_err(|_| {
-            StoreError::unavailable(format!("Redis at {} does not answer", self.host))
-        })??;
+        let opened = timeout(limit, self.open(known)).await.unwrap_or_else(|_| {
+            let silent = format!("Redis at {} does not answer", self.host);
+            Err(StoreError::unavailable(silent))
+        });
+        if is_known && opened.is_err() {
+            self.shared.counters.connection_lost();
+            self.shared.server_changed();
+        }
+        let connection = opened?;
         self.connection = Some(connection.clone());
         self.inspected_at = Instant::now();
         Ok(connection)
@@ -270,7 +279,7 @@ impl Sending {
         let groups = grouped(&batch, self.shared.is_cluster());
         let mut pipeline = Pipeline::with_capacity(groups.len() + 1);
         for group in &groups {
-            group.encode(&batch, self.shared.publish(), &mut pipeline);
+            group.encode(&batch, &self.shared, &mut pipeline);
         }
         if waits {
             let patience = self.shared.options.replica_timeout.as_millis() as u64;
@@ -280,7 +289,8 @@ impl Sending {
         let count = pipeline.len();
         let sent = connection.send_packed_commands(&pipeline, 0, count);
         let limit = self.shared.options.call_timeout;
-        let limit = if waits {
+        // The pipeline before this one may wait for replicas.
+        let limit = if replicas > 0 {
             limit + self.shared.options.replica_timeout
         } else {
             limit
@@ -336,11 +346,15 @@ impl Sending {
 /// Calls that are sent as one command: several about records, or a single one.
 struct Group {
     /// What they do and where, if others can join.
-    open_to: Option<(RecordCall, Option<Partition>)>,
+    open_to: Option<(RecordCall, Option<Partition>, WithText)>,
     /// Their numbers in the batch.
     calls: Vec<usize>,
+    bytes: usize,
     is_asking: bool,
 }
+
+/// Whether the text of the script is sent.
+type WithText = bool;
 
 /// Sorts calls into groups. In a cluster the keys of a script are of one partition.
 fn grouped(batch: &[Call], is_cluster: bool) -> Vec<Group> {
@@ -348,16 +362,24 @@ fn grouped(batch: &[Call], is_cluster: bool) -> Vec<Group> {
     for (number, Call { job, .. }) in batch.iter().enumerate() {
         let record_call = job.command.record_call();
         let open_to = record_call
-            .filter(|_| !job.with_text && !job.is_asking)
-            .map(|call| (call, is_cluster.then_some(job.partition)));
+            .filter(|_| !job.is_asking)
+            .map(|call| (call, is_cluster.then_some(job.partition), job.with_text));
+        let bytes = job.command.bytes();
         let joined = groups.iter_mut().rev().find(|group| {
-            open_to.is_some() && group.open_to == open_to && group.calls.len() < SCRIPT_MAX
+            open_to.is_some()
+                && group.open_to == open_to
+                && group.calls.len() < SCRIPT_MAX
+                && group.bytes + bytes <= SCRIPT_BYTES_MAX
         });
         match joined {
-            Some(group) => group.calls.push(number),
+            Some(group) => {
+                group.calls.push(number);
+                group.bytes += bytes;
+            }
             None => groups.push(Group {
                 open_to,
                 calls: vec![number],
+                bytes,
                 is_asking: job.is_asking,
             }),
         }
@@ -366,7 +388,7 @@ fn grouped(batch: &[Call], is_cluster: bool) -> Vec<Group> {
 }
 
 impl Group {
-    fn encode(&self, batch: &[Call], publish: &str, pipeline: &mut Pipeline) {
+    fn encode(&self, batch: &[Call], shared: &Shared, pipeline: &mut Pipeline) {
         if self.is_asking {
             pipeline.cmd("ASKING");
         }
@@ -375,7 +397,7 @@ impl Group {
         let commands: Vec<&Command> = jobs.map(|job| &*job.command).collect();
         pipeline.add_command(match commands[..] {
             [command] if command.record_call().is_none() => command.encode(with_text),
-            _ => Command::encode_records(&commands, with_text, publish),
+            _ => Command::encode_records(&commands, with_text, shared),
         });
     }
 

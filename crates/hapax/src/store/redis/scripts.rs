@@ -52,8 +52,8 @@ const PLANTS: &[(Bug, &str, &str)] = &[
     ),
     (
         Bug::RedisUnknownExpires,
-        "redis.call('SET', HEAD, head)",
-        "redis.call('SET', HEAD, head, 'PX', 86400000)",
+        "redis.call('SET', HEAD, stored)",
+        "redis.call('SET', HEAD, stored, 'PX', 86400000)",
     ),
     (
         Bug::RedisFloorForgotten,

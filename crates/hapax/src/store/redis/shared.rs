@@ -1,6 +1,6 @@
 //! What all connections of a store share.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use hapax_core::record::Fence;
 use hapax_core::store::StoreError;
@@ -19,6 +19,8 @@ pub(super) struct Shared {
     history: Mutex<History>,
     /// The highest fence that this process has seen.
     fence: AtomicU64,
+    /// Whether a server may have been replaced or restarted since the store was opened.
+    has_lost_a_server: AtomicBool,
     /// The version of the server that was last looked at.
     version: AtomicU32,
     /// Why a server was refused when it was last looked at.
@@ -33,6 +35,7 @@ impl Shared {
             policies: Policies::default(),
             history: Mutex::default(),
             fence: AtomicU64::new(0),
+            has_lost_a_server: AtomicBool::new(false),
             version: AtomicU32::new(0),
             unfit: Mutex::default(),
         }
@@ -41,6 +44,9 @@ impl Shared {
     /// Judges what a connection found at its server.
     pub(super) fn found(&self, host: &Host, found: &Findings) -> Result<(), StoreError> {
         let event = self.history.lock().meet(host, found);
+        if event.is_some() {
+            self.server_changed();
+        }
         if let Some(event) = event.filter(|_| self.options.is_store) {
             Counters::add(&self.counters.failovers);
             tracing::error!(
@@ -112,10 +118,15 @@ impl Shared {
         self.fence.fetch_max(fence.as_u64(), Ordering::Relaxed);
     }
 
+    /// A connection was lost, or another server has the records.
+    pub(super) fn server_changed(&self) {
+        self.has_lost_a_server.store(true, Ordering::Relaxed);
+    }
+
     /// A fence that new ones must be above. A server that has lost its latest writes does not know
     /// it; one that was always connected has every fence that it has minted.
     pub(super) fn highest_fence(&self) -> u64 {
-        match self.counters.has_lost_a_server() {
+        match self.has_lost_a_server.load(Ordering::Relaxed) {
             true => self.fence.load(Ordering::Relaxed),
             false => 0,
         }

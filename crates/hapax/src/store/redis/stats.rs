@@ -100,13 +100,6 @@ impl Counters {
         Counters::add(&self.connections_lost);
     }
 
-    /// Whether a server may have been replaced or restarted.
-    pub(super) fn has_lost_a_server(&self) -> bool {
-        [&self.connections_lost, &self.failovers]
-            .iter()
-            .any(|counter| counter.load(Ordering::Relaxed) > 0)
-    }
-
     pub(super) fn read(&self) -> Stats {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {

@@ -141,13 +141,13 @@ impl Command {
     }
 
     /// Calls about records, in one script.
-    pub(super) fn encode_records(calls: &[&Command], with_text: bool, publish: &str) -> Cmd {
+    pub(super) fn encode_records(calls: &[&Command], with_text: bool, shared: &Shared) -> Cmd {
         let keys = calls.iter().map(|call| call.keys.len()).sum();
         let mut command = scripts::RECORDS.command(with_text, keys);
         for key in calls.iter().flat_map(|call| &call.keys) {
             command.arg(key.as_slice());
         }
-        command.arg(publish);
+        command.arg(shared.publish()).arg(shared.highest_fence());
         for argument in calls.iter().flat_map(|call| &call.arguments) {
             command.arg(argument.as_slice());
         }
@@ -332,6 +332,9 @@ impl Topology {
             return;
         }
         if let Some(routes) = self.find().await {
+            if self.routes.read().iter().any(Option::is_some) && *self.routes.read() != routes {
+                self.shared.server_changed();
+            }
             // Servers without a partition are left, and their connections closed.
             self.nodes
                 .lock()

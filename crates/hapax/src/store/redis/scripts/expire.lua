@@ -10,6 +10,8 @@ redis.call('ZREM', INDEX, id)
 local has_answer = h and #stored > h.bytes
 if has_answer and h.expires_at <= now then
   write(h, nil, false)
+  -- So that time does not run back to when the answer counted.
+  write_clock()
   return 1
 end
 if not h or is_gone(h) then

@@ -4,5 +4,6 @@ read_clock()
 if time > now then now = time end
 if fence > floor then floor = fence end
 is_closed = tonumber(close)
+write_though_full()
 write_clock()
 return 1

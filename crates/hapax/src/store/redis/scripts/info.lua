@@ -3,6 +3,8 @@
 local STORE = KEYS[1]
 local secret = ARGV[1]
 read_clock()
+-- First a write that a full Redis does not refuse.
+redis.call('HDEL', STORE, '')
 if redis.call('HSETNX', STORE, 'secret', secret) == 1 then
   redis.call('HSET', STORE, 'lives_since', '0', 'epoch', 0, 'logged', 0, 'format', 2)
 end

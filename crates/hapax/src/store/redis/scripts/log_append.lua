@@ -5,6 +5,8 @@ local STORE, LOG = KEYS[1], KEYS[2]
 local partition, keep_until = ARGV[1], ARGV[2]
 local moved = tonumber(redis.call('HGET', STORE, 'moved:' .. partition) or '0')
 local at = 3
+-- First a write that a full Redis does not refuse.
+redis.call('HDEL', STORE, '')
 for key = 3, #KEYS do
   local number, is_forget, entry = tonumber(ARGV[at]), ARGV[at + 1], ARGV[at + 2]
   at = at + 3

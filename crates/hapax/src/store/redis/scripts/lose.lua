@@ -12,6 +12,7 @@ if not h then
 end
 if h.state ~= RUNNING or not is_over(h, fence == '' and h.fence or tonumber(fence)) then return found(stored, h) end
 finish(h, LOST, NO_STATUS, 0, tonumber(retention), tonumber(tombstone))
+write_though_full()
 local head = write(h, nil, false)
 write_clock()
 publish(publish_command)

@@ -21,6 +21,7 @@ else
   h.rest = without_traces
 end
 h.fence = mint(h.fence)
+write_though_full()
 local head = write(h, answer, was_refused)
 write_clock()
 h.rest = without_traces

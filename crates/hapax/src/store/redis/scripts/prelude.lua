@@ -125,7 +125,8 @@ end
 -- The score of a record in the index. Running: the end of its lease. Unknown: zero. All others, with
 -- a minus: when the next thing becomes due, which is the end of the answer, or of the tombstone.
 local function score(h, has_answer)
-  if h.state == RUNNING then return h.lease_until end
+  -- The lease of a copied record is over since ever, which is not zero: that is unknown.
+  if h.state == RUNNING then return math.max(h.lease_until, 1) end
   if is_open(h.state) then return 0 end
   return -(has_answer and h.expires_at or h.tombstone_until)
 end
@@ -135,11 +136,12 @@ end
 local function write(h, answer, was_refused)
   local head = encode(h)
   local id = HEAD:sub(-ID_BYTES)
+  local stored = answer and head .. answer or head
   redis.call('ZADD', INDEX, score(h, answer), id)
   if is_open(h.state) then
-    redis.call('SET', HEAD, head)
+    redis.call('SET', HEAD, stored)
   else
-    redis.call('SET', HEAD, answer and head .. answer or head, 'PXAT', math.floor(h.tombstone_until / 1000) + UNSWEPT_FOR)
+    redis.call('SET', HEAD, stored, 'PXAT', math.floor(h.tombstone_until / 1000) + UNSWEPT_FOR)
   end
   if is_refused(h) then
     redis.call('ZADD', REFUSED, h.tombstone_until, id)
@@ -162,8 +164,8 @@ local function refuse_if_closed()
   if is_closed ~= 0 then error('HAPAXCLOSED this store takes no writes: it is being copied, or was moved', 0) end
 end
 
--- A script that has written once is not refused by a full Redis. Ends and renewals have to work
--- there: they begin with a write that changes nothing, and that Redis never refuses.
+-- A script that has written once is not refused by a full Redis. Ends, renewals, sweeps and changes by
+-- hand have to work there: they begin with a write that changes nothing, and that Redis never refuses.
 local function write_though_full() redis.call('ZREM', REFUSED, '') end
 
 -- The reply about a record: won or not, the time, the head, and with it the answer if there is one

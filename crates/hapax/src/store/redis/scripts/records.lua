@@ -1,7 +1,7 @@
 -- Reads, claims or ends of several records, each by itself. A call that fails does not touch the
--- others: its error is its reply. KEYS: four for each. ARGV: the command that publishes, then two
--- for each: what to do with its numbers, and bytes.
-local PUBLISH = ARGV[1]
+-- others: its error is its reply. KEYS: four for each. ARGV: the command that publishes, a fence that
+-- new ones must be above, then two for each: what to do with its numbers, and bytes.
+local PUBLISH, SEEN_FENCE = ARGV[1], tonumber(ARGV[2])
 
 -- As of now; with the answer, if the number is one.
 local function read(stored, arguments)
@@ -14,9 +14,9 @@ end
 -- A new attempt: under Lapsed, with the fence of the attempt before, or under Absent.
 local function claim(stored, arguments, rest)
   refuse_if_closed()
-  local _, is_takeover, after, lease, seen_fence, open_max = struct.unpack('>BBI8I8I8I8', arguments)
+  local _, is_takeover, after, lease, open_max = struct.unpack('>BBI8I8I8', arguments)
   local before = decode(stored)
-  if seen_fence > floor then floor = seen_fence end
+  if SEEN_FENCE > floor then floor = SEEN_FENCE end
   local h
   if is_takeover == 0 then
     if before and not is_gone(before) then return found(stored, before) end
@@ -66,8 +66,8 @@ local ACTIONS = { [0] = read, [1] = claim, [2] = complete }
 local function call(number)
   local values = redis.call('MGET', HEAD, CLOCK)
   use_clock(values[2])
-  local arguments = ARGV[2 * number]
-  return ACTIONS[arguments:byte(1)](values[1], arguments, ARGV[2 * number + 1])
+  local arguments = ARGV[2 * number + 1]
+  return ACTIONS[arguments:byte(1)](values[1], arguments, ARGV[2 * number + 2])
 end
 
 local replies = {}
