@@ -219,7 +219,7 @@ impl Redis {
         let open_max = self.shared.options.open_records_max;
         let open_max = open_max.div_ceil(partition::RECORD_PARTITIONS.into());
         let numbers = packed(
-            CLAIM,
+            RecordCall::Claim,
             &[
                 &[after.is_some().into()],
                 &after.map_or(0, Fence::as_u64).to_be_bytes(),
@@ -268,15 +268,10 @@ fn is_end(state: State) -> bool {
     )
 }
 
-/// What the script of records does, by number.
-const READ: u8 = 0;
-const CLAIM: u8 = 1;
-const FINISH: u8 = 2;
-
 /// The numbers of a call about a record, as its script unpacks them.
-fn packed(call: u8, numbers: &[&[u8]]) -> Vec<u8> {
+fn packed(call: RecordCall, numbers: &[&[u8]]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(40);
-    bytes.push(call);
+    bytes.push(call as u8);
     for number in numbers {
         bytes.extend_from_slice(number);
     }
@@ -284,13 +279,13 @@ fn packed(call: u8, numbers: &[&[u8]]) -> Vec<u8> {
 }
 
 fn read(id: &RecordId, with_answer: bool) -> Command {
-    let numbers = packed(READ, &[&[with_answer.into()]]);
+    let numbers = packed(RecordCall::Read, &[&[with_answer.into()]]);
     Command::record(RecordCall::Read, id, numbers, Vec::new())
 }
 
 fn end(id: &RecordId, fence: Fence, finish: &Finish) -> Command {
     let numbers = packed(
-        FINISH,
+        RecordCall::Finish,
         &[
             &fence.as_u64().to_be_bytes(),
             &[codec::state_code(finish.state) as u8],

@@ -55,13 +55,13 @@ enum What {
     Plain(&'static str),
 }
 
-/// What the script of records does with one. Calls of one kind are sent together.
+/// What `records.lua` does with a record, by its number there. Calls of one kind are sent together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RecordCall {
-    Read,
-    Claim,
+    Read = 0,
+    Claim = 1,
     /// Apart from claims, because a full Redis takes ends and refuses claims.
-    Finish,
+    Finish = 2,
 }
 
 impl Command {
@@ -332,7 +332,8 @@ impl Topology {
             return;
         }
         if let Some(routes) = self.find().await {
-            if self.routes.read().iter().any(Option::is_some) && *self.routes.read() != routes {
+            let before = self.routes.read().clone();
+            if before.iter().any(Option::is_some) && before != routes {
                 self.shared.server_changed();
             }
             // Servers without a partition are left, and their connections closed.
