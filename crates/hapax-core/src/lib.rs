@@ -18,6 +18,7 @@
 //!    store moves into another.
 //! 7. [`key`], [`scope`], [`operation`], [`fingerprint`]: what identifies a request, and what
 //!    decides whether two requests are the same.
+//! 8. [`flow`]: messages that leave after an effect: their ids, and what happens to one that fails.
 
 pub mod answer;
 pub mod audit;
@@ -25,6 +26,7 @@ pub mod decide;
 mod digest;
 pub mod field;
 pub mod fingerprint;
+pub mod flow;
 mod forward;
 pub mod guard;
 pub mod key;
