@@ -23,6 +23,7 @@ pub mod natural;
 pub mod observe;
 pub mod once;
 mod outage;
+pub mod outbox;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;

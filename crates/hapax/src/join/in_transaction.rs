@@ -357,7 +357,7 @@ async fn claim<S: Session>(
                 };
                 return Ok(Found::Run(Box::new(Started {
                     operation: Operation::in_transaction(
-                        ids.of_every_life(&call.id),
+                        &ids,
                         &won.head,
                         policy.clone(),
                         engine.store.clone(),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use hapax_core::key::Key;
-use hapax_core::operation::OperationId;
+use hapax_core::operation::{OperationId, OperationIds};
 use hapax_core::policy::Policy;
 use hapax_core::record::{Fence, Head};
 use hapax_core::request_id::RequestId;
@@ -31,6 +31,7 @@ pub struct Operation(Arc<Inside>);
 struct Inside {
     record: RecordId,
     id: OperationId,
+    of_this_life: OperationId,
     fence: Fence,
     attempt: u32,
     request_id: Option<RequestId>,
@@ -43,6 +44,7 @@ struct Inside {
     joined: OnceLock<Joined>,
     acted_outside: AtomicBool,
     steps: AtomicU32,
+    messages: AtomicU32,
     cause: OnceLock<String>,
     lost_lease: AtomicBool,
     lease_lost: Notify,
@@ -58,12 +60,12 @@ pub(super) struct OperationContext {
 
 impl Operation {
     pub(super) fn new(id: OperationId, head: &Head, ties: OperationContext) -> Self {
-        Operation::make(id, head, ties, false)
+        Operation::make(id.clone(), id, head, ties, false)
     }
 
     /// Of a key that was claimed in the transaction of the work, which also completes it.
     pub(crate) fn in_transaction(
-        id: OperationId,
+        ids: &OperationIds,
         head: &Head,
         policy: Arc<Policy>,
         store: Arc<QuotaStore>,
@@ -73,10 +75,17 @@ impl Operation {
             store,
             follows_lost: false,
         };
-        Operation::make(id, head, ties, true)
+        let of_this_life = ids.make(&head.id, head.created_at);
+        Operation::make(ids.of_every_life(&head.id), of_this_life, head, ties, true)
     }
 
-    fn make(id: OperationId, head: &Head, ties: OperationContext, is_in_transaction: bool) -> Self {
+    fn make(
+        id: OperationId,
+        of_this_life: OperationId,
+        head: &Head,
+        ties: OperationContext,
+        is_in_transaction: bool,
+    ) -> Self {
         let OperationContext {
             policy,
             store,
@@ -85,6 +94,7 @@ impl Operation {
         Operation(Arc::new(Inside {
             record: head.id,
             id,
+            of_this_life,
             fence: head.fence,
             attempt: head.attempts,
             request_id: head.request_id.clone(),
@@ -97,6 +107,7 @@ impl Operation {
             joined: OnceLock::new(),
             acted_outside: AtomicBool::new(false),
             steps: AtomicU32::new(0),
+            messages: AtomicU32::new(0),
             cause: OnceLock::new(),
             lost_lease: AtomicBool::new(false),
             lease_lost: Notify::new(),
@@ -112,6 +123,17 @@ impl Operation {
     /// tombstone is over makes a new operation.
     pub fn id(&self) -> &OperationId {
         &self.0.id
+    }
+
+    /// The id of this life of the key, also where [`id`](Operation::id) is the same in every life:
+    /// messages of another life are others.
+    pub(crate) fn of_this_life(&self) -> &OperationId {
+        &self.0.of_this_life
+    }
+
+    /// The number of the next message of this attempt, from one.
+    pub(crate) fn next_message(&self) -> u32 {
+        self.0.messages.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// The fence of this attempt: higher than that of every earlier attempt.

@@ -25,7 +25,7 @@ use crate::store::sqlite_kit::error::{explain, unreadable};
 use crate::store::{random_secret, sqlite_kit};
 
 /// The newest format that this version knows.
-const FORMAT: i64 = 3;
+const FORMAT: i64 = 4;
 
 /// Creates the tables of format 1. Never edit it once it was released; add another step.
 const TABLES: &str = concat!(
@@ -113,6 +113,9 @@ const REQUESTS: &str = "
     -- The request that made the latest attempt; null: there was none, or the record is from before.
     ALTER TABLE hapax_heads ADD COLUMN request_id TEXT;
 ";
+
+/// Turns format 3 into format 4.
+const OUTBOX: &str = include_str!("outbox.sql");
 
 /// Opening waits for locks this many times as long as a write does.
 const OPEN_TIMEOUTS: u32 = 5;
@@ -270,6 +273,7 @@ fn create(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(TABLES)?;
     transaction.execute_batch(LIVES)?;
     transaction.execute_batch(REQUESTS)?;
+    transaction.execute_batch(OUTBOX)?;
     let secret = random_secret().to_bytes();
     transaction
         .execute(
@@ -297,6 +301,9 @@ fn migrate_schema(
     }
     if found < 3 {
         transaction.execute_batch(REQUESTS)?;
+    }
+    if found < 4 {
+        transaction.execute_batch(OUTBOX)?;
         transaction.execute("UPDATE hapax_meta SET format = ?1", [FORMAT])?;
     }
     Ok(())

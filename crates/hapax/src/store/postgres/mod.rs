@@ -48,6 +48,8 @@ mod batch;
 mod claim;
 mod columns;
 mod connect;
+#[cfg(feature = "tokio-postgres-0_7")]
+mod connection;
 mod counts;
 mod error;
 mod finish;
@@ -89,6 +91,8 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 pub use connect::{ConnectError, ConnectKind};
+#[cfg(feature = "tokio-postgres-0_7")]
+pub use connection::Connection;
 pub use error::OpenError;
 pub use options::{ConnectOptions, OptionsError};
 pub use stats::Stats;

@@ -27,7 +27,7 @@ use super::ConnectOptions;
 use super::connect::{ConnectError, connect};
 
 /// The schema version that this program was written for.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// How often a migration is tried while its tables are in use, and the pause in between. Each try
 /// is short, so that live traffic does not queue behind it.
@@ -142,6 +142,7 @@ const COUNTS: &str = include_str!("0003_counts.sql");
 const REQUEST_ID: &str = include_str!("0004_request_id.sql");
 const TWO_CALLS: &str = include_str!("0005_two_calls.sql");
 const START_RECORD: &str = include_str!("0006_start_record.sql");
+const OUTBOX: &str = include_str!("0007_outbox.sql");
 
 /// All migrations up to [`VERSION`].
 pub fn migrations() -> Vec<Migration> {
@@ -182,6 +183,12 @@ pub fn migrations() -> Vec<Migration> {
             version: 6,
             name: "start_record",
             sql: text(START_RECORD),
+            oldest: 2,
+        },
+        Migration {
+            version: 7,
+            name: "outbox",
+            sql: text(OUTBOX),
             oldest: 2,
         },
     ]
@@ -458,6 +465,25 @@ pub fn user_grants(role: &str) -> String {
     )
 }
 
+/// Lets an existing role emit messages and nothing else: runs [`emitter_grants`].
+pub async fn grant_emission(connection: &ConnectOptions, role: &str) -> Result<(), MigrateError> {
+    let database = Database::open(connection).await?;
+    let granted = database.client().batch_execute(&emitter_grants(role)).await;
+    granted
+        .map_err(|error| database.refused(format!("letting the role {role} emit messages"), &error))
+}
+
+/// The SQL that lets a role emit messages and nothing else.
+pub fn emitter_grants(role: &str) -> String {
+    format!(
+        "GRANT USAGE ON SCHEMA hapax TO {role};\nGRANT EXECUTE ON FUNCTION {} TO {role};\n",
+        EMISSIONS
+            .map(|function| format!("hapax.{function}"))
+            .join(", "),
+        role = quoted(role),
+    )
+}
+
 /// Gives a namespace to `hapax.start`, with the default retention. One that `hapax.start` has
 /// already keeps its settings.
 pub async fn give_namespace(
@@ -503,9 +529,18 @@ const STARTS: [&str; 6] = [
     "stats",
 ];
 
+/// What a role that emits messages calls.
+const EMISSIONS: [&str; 5] = [
+    "emit(text, text, text, jsonb, text, text, boolean, int8)",
+    "emit(text, text, jsonb, jsonb, text, text, boolean, int8)",
+    "emit(text, text, bytea, jsonb, text, text, boolean, int8)",
+    "emit_all",
+    "emit_message",
+];
+
 /// The functions that a running store calls, and `start_record` and `join`, which a program calls
 /// in its own transactions.
-const FUNCTIONS: [&str; 27] = [
+const FUNCTIONS: [&str; 44] = [
     "claim",
     "finish",
     "lose",
@@ -533,6 +568,23 @@ const FUNCTIONS: [&str; 27] = [
     "stats",
     "is_for_start",
     "start_record",
+    "emit_message",
+    "outbox_page",
+    "reader_take",
+    "reader_mark",
+    "reader_release",
+    "reader_stop",
+    "deliveries_keys",
+    "deliveries_take",
+    "delivery_end",
+    "outbox_sweep",
+    "readers_now",
+    "deliveries_list",
+    "message_find",
+    "delivery_retry",
+    "delivery_skip",
+    "reader_start",
+    "reader_remove",
 ];
 
 struct Database {
