@@ -1,0 +1,7 @@
+//! Moves messages from the outbox to where they are read.
+//!
+//! [`outbox`] is where messages come from, [`publish`] where they go, and [`relay`] what moves them.
+
+pub mod outbox;
+pub mod publish;
+pub mod relay;

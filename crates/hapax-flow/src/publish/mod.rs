@@ -1,0 +1,36 @@
+//! Destinations of messages.
+//!
+//! A destination is a [`Publisher`]. It must pass the suite in `tests/publishers/`.
+
+mod null;
+mod stdout;
+
+use std::pin::Pin;
+
+pub use hapax_core::flow::{Envelope, Outage, Verdict};
+pub use null::Null;
+pub use stdout::Stdout;
+
+/// A future that a [`Publisher`] returns.
+pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Sends messages to one destination.
+pub trait Publisher: Send + Sync + 'static {
+    /// Sends a batch and says what became of each message, in the order of the batch.
+    ///
+    /// Messages with the same [`ordered_key`](Envelope::ordered_key) are sent one after the other:
+    /// the next only when the one before is accepted. If one is not accepted, the later ones of its
+    /// key are not sent, and are [`NotSent`](Verdict::NotSent). Messages of different keys may be
+    /// sent in any order and at the same time.
+    ///
+    /// The call ends by itself: the publisher has a time limit for each message.
+    ///
+    /// It may be called again before an earlier call has ended; the relay never has one ordered key
+    /// in two calls at a time. A call that is dropped may have sent any part of the batch.
+    ///
+    /// # Errors
+    ///
+    /// [`Outage`] if the destination as a whole cannot be reached or used now. Any message of the
+    /// batch may have arrived; the relay repeats the whole batch later.
+    fn publish<'a>(&'a self, batch: &'a [Envelope]) -> Reply<'a, Result<Vec<Verdict>, Outage>>;
+}

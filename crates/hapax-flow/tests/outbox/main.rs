@@ -1,0 +1,10 @@
+//! The outbox and the relay on a private PostgreSQL server, and in a SQLite file.
+//!
+//! What was published is compared with what the writers themselves know of their commits, and with
+//! the rows of their effects; never with what the outbox says of itself.
+
+mod emit;
+mod failures;
+mod naive;
+mod place;
+mod traps;
