@@ -2,12 +2,14 @@
 //!
 //! A destination is a [`Publisher`]. It must pass the suite in `tests/publishers/`.
 
+mod nats;
 mod null;
 mod stdout;
 
 use std::pin::Pin;
 
 pub use hapax_core::flow::{Envelope, Outage, Verdict};
+pub use nats::{Nats, NatsCredentials, NatsError, NatsOptions};
 pub use null::Null;
 pub use stdout::Stdout;
 

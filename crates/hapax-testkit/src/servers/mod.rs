@@ -15,6 +15,7 @@
 //!
 //! [`Postgres`] has standbys to fail over to. [`Redis`], or Valkey, is one server; with replicas
 //! and sentinels it is a [`RedisSentinel`], and with its keys on many nodes a [`RedisCluster`].
+//! [`Nats`] is a server with JetStream.
 //! [`PgBouncer`], [`HaProxy`] and [`FaultProxy`] stand in front of a server, and [`faketime`] gives
 //! one another clock.
 
@@ -22,6 +23,7 @@ mod directory;
 mod faketime;
 mod faults;
 mod haproxy;
+mod nats;
 mod pgbouncer;
 mod port;
 mod postgres;
@@ -34,6 +36,7 @@ mod template;
 pub use faketime::{faketime, faketime_file};
 pub use faults::FaultProxy;
 pub use haproxy::HaProxy;
+pub use nats::Nats;
 pub use pgbouncer::PgBouncer;
 pub use port::Port;
 pub use postgres::Postgres;

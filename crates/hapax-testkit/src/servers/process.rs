@@ -64,6 +64,29 @@ impl Process {
         signal(self.id(), name);
     }
 
+    /// Stops all its threads (SIGSTOP). Its connections stay open. Returns when nothing runs.
+    pub(super) fn pause(&self) {
+        self.signal("STOP");
+        wait_until("a paused server stands still", || self.is_paused());
+    }
+
+    /// Continues after [`pause`](Process::pause) (SIGCONT).
+    pub(super) fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    fn is_paused(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id()))
+            .expect("a process that is not reaped");
+        tasks.flatten().all(|task| {
+            let status = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // The state is behind the name, which is in brackets and may hold any character.
+            status
+                .rsplit_once(") ")
+                .is_some_and(|(_, state)| state.starts_with('T'))
+        })
+    }
+
     pub(super) fn kill(&mut self) {
         self.child
             .kill()

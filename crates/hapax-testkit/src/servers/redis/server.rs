@@ -281,29 +281,16 @@ impl Redis {
 
     /// Stops all its threads (SIGSTOP). Its connections stay open. Returns when nothing runs.
     pub fn pause(&self) {
-        self.process().signal("STOP");
-        wait_until("a paused server stands still", || self.is_paused());
+        self.process().pause();
     }
 
     /// Continues after [`pause`](Redis::pause) (SIGCONT).
     pub fn resume(&self) {
-        self.process().signal("CONT");
+        self.process().resume();
     }
 
     fn process(&self) -> &Process {
         self.process.as_ref().expect("it runs")
-    }
-
-    fn is_paused(&self) -> bool {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()))
-            .expect("a process that is not reaped");
-        tasks.flatten().all(|task| {
-            let status = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            // The state is behind the name, which is in brackets and may hold any character.
-            status
-                .rsplit_once(") ")
-                .is_some_and(|(_, state)| state.starts_with('T'))
-        })
     }
 
     /// Returns when it has read its data.
