@@ -43,6 +43,8 @@ pub(super) enum Answer {
     NoStream,
     /// It is not sent, as the server would cut the connection.
     TooLarge(String),
+    /// Something other than JetStream listens on the subject and answered first.
+    Foreign,
     /// Nothing within the time limit, while other messages got answers.
     Missing,
     /// Nothing within the time limit for any message.
@@ -64,6 +66,8 @@ pub(super) struct ApiError {
 #[derive(Deserialize)]
 struct Ack {
     error: Option<ApiError>,
+    #[serde(rename = "seq")]
+    sequence: Option<u64>,
     #[serde(default)]
     duplicate: bool,
 }
@@ -196,16 +200,15 @@ impl Connection {
 }
 
 fn read(payload: &[u8]) -> Answer {
-    match serde_json::from_slice(payload) {
-        Ok(Ack {
-            error: None,
-            duplicate,
-        }) => Answer::Stored { duplicate },
-        Ok(Ack {
-            error: Some(error), ..
-        }) => Answer::Error(error),
-        // Something else than JetStream listens on the subject and answers first.
-        Err(_) => Answer::Missing,
+    let Ok(ack) = serde_json::from_slice::<Ack>(payload) else {
+        return Answer::Foreign;
+    };
+    match (ack.error, ack.sequence) {
+        (Some(error), _) => Answer::Error(error),
+        (None, Some(_)) => Answer::Stored {
+            duplicate: ack.duplicate,
+        },
+        (None, None) => Answer::Foreign,
     }
 }
 

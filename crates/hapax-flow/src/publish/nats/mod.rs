@@ -222,6 +222,10 @@ impl Sending<'_> {
                 self.no_stream.get_or_init(|| reason.clone());
                 Ok(Verdict::Failed(reason))
             }
+            Answer::Foreign => Ok(Verdict::Unclear(format!(
+                "something that listens on the subject {subject} of NATS answered in place of \
+                 JetStream: it must not answer messages there"
+            ))),
             Answer::Missing => Ok(self.unclear(subject)),
             Answer::Silence if self.is_alive().await => Ok(self.unclear(subject)),
             Answer::Silence => Err(self.outage("NATS does not answer")),
