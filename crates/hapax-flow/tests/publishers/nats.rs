@@ -428,6 +428,29 @@ async fn credentials_are_those_of_the_url_or_the_options() {
 }
 
 #[tokio::test]
+async fn credentials_may_be_in_a_file() {
+    // Of an operator, an account and a user who exist nowhere else.
+    let settings = include_str!("nats/operator.conf");
+    let files = tempfile::tempdir().unwrap();
+    let file = files.path().join("user.creds");
+    let credentials = || NatsCredentials::File(file.clone());
+    for (text, is_let_in) in [
+        (Some(include_str!("nats/user.creds")), true),
+        (Some("nothing of use"), false),
+        (None, false),
+    ] {
+        match text {
+            Some(text) => std::fs::write(&file, text).unwrap(),
+            None => std::fs::remove_file(&file).unwrap(),
+        }
+        let Some(found) = published_as(settings, "nats://HOST", credentials()).await else {
+            return;
+        };
+        assert_eq!(found, is_let_in, "{text:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_lack_of_permissions_is_told() {
     let settings = "authorization { users: [{ user: u, password: p, permissions: { publish: [\"$JS.API.>\"] } }] }";
     let Some(server) = Server::start(settings) else {

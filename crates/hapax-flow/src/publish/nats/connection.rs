@@ -1,7 +1,7 @@
 //! One connection to a server.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::client::RequestErrorKind;
@@ -27,8 +27,6 @@ const NOWHERE: &str = "nats://127.0.0.1:0";
 pub(super) struct Connection {
     client: Client,
     server: Server,
-    /// Answers so far. A wait in which it does not change was a wait for a silent server.
-    answers: AtomicU64,
     complaint: Arc<std::sync::Mutex<Option<String>>>,
     is_given_up: AtomicBool,
 }
@@ -45,10 +43,8 @@ pub(super) enum Answer {
     TooLarge(String),
     /// Something other than JetStream listens on the subject and answered first.
     Foreign,
-    /// Nothing within the time limit, while other messages got answers.
+    /// Nothing within the time limit.
     Missing,
-    /// Nothing within the time limit for any message.
-    Silence,
     /// The connection was lost.
     Lost,
 }
@@ -112,7 +108,6 @@ impl Connection {
         Ok(Connection {
             client,
             server: server.clone(),
-            answers: AtomicU64::new(0),
             complaint,
             is_given_up: AtomicBool::new(false),
         })
@@ -152,22 +147,14 @@ impl Connection {
         limit: Duration,
     ) -> Answer {
         let request = Request::new().headers(headers).payload(payload);
-        let before = self.answers.load(Ordering::Relaxed);
         match timeout(limit, self.client.send_request(subject, request)).await {
-            Ok(Ok(message)) => {
-                self.count_answer();
-                read(&message.payload)
-            }
+            Ok(Ok(message)) => read(&message.payload),
             Ok(Err(error)) => match error.kind() {
-                RequestErrorKind::NoResponders => {
-                    self.count_answer();
-                    Answer::NoStream
-                }
+                RequestErrorKind::NoResponders => Answer::NoStream,
                 RequestErrorKind::MaxPayloadExceeded => Answer::TooLarge(error.to_string()),
                 _ => Answer::Lost,
             },
-            Err(_) if self.answers.load(Ordering::Relaxed) != before => Answer::Missing,
-            Err(_) => Answer::Silence,
+            Err(_) => Answer::Missing,
         }
     }
 
@@ -181,21 +168,13 @@ impl Connection {
             .client
             .request(format!("$JS.API.{question}"), Bytes::new());
         match timeout(limit, request).await {
-            Ok(Ok(message)) => {
-                self.count_answer();
-                Ok(message.payload)
-            }
+            Ok(Ok(message)) => Ok(message.payload),
             Ok(Err(error)) if error.kind() == RequestErrorKind::NoResponders => {
-                self.count_answer();
                 Err("JetStream is switched off: write `jetstream {}` into its configuration".into())
             }
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("no answer within {limit:?}")),
         }
-    }
-
-    fn count_answer(&self) {
-        self.answers.fetch_add(1, Ordering::Relaxed);
     }
 }
 

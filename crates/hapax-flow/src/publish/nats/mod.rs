@@ -41,7 +41,7 @@ const KEY_HEADER: &str = "Hapax-Key";
 /// Messages that wait for their acknowledgement at a time. More would only wait in another queue.
 const IN_FLIGHT_MAX: usize = 256;
 
-/// A server that has been silent for the whole time limit of a message is asked whether it lives.
+/// How long a server that has not acknowledged a message may take to say that it lives.
 const PROBE_LIMIT_MAX: Duration = Duration::from_secs(1);
 
 /// Invalid operation on a sealed stream: of all errors that are the client's fault by their code,
@@ -226,14 +226,13 @@ impl Sending<'_> {
                 "something that listens on the subject {subject} of NATS answered in place of \
                  JetStream: it must not answer messages there"
             ))),
-            Answer::Missing => Ok(self.unclear(subject)),
-            Answer::Silence if self.is_alive().await => Ok(self.unclear(subject)),
-            Answer::Silence => Err(self.outage("NATS does not answer")),
+            Answer::Missing if self.is_alive().await => Ok(self.unclear(subject)),
+            Answer::Missing => Err(self.outage("NATS does not answer")),
             Answer::Lost => Err(self.outage("the connection to NATS was lost")),
         }
     }
 
-    /// Whether the silence is that of one subject.
+    /// Whether JetStream answers anything: if so, the missing answer concerns one message.
     async fn is_alive(&self) -> bool {
         let limit = self.nats.options.timeout.min(PROBE_LIMIT_MAX);
         self.connection.ask("INFO", limit).await.is_ok()
