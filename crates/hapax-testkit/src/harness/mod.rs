@@ -7,6 +7,7 @@
 mod certificates;
 mod client;
 pub mod frames;
+pub mod install;
 mod program;
 mod raw;
 pub mod sockets;
