@@ -2,9 +2,11 @@
 //!
 //! A destination is a [`Publisher`]. It must pass the suite in `tests/publishers/`.
 
+pub mod cloud_events;
 mod nats;
 mod null;
 mod stdout;
+pub mod webhook;
 
 use std::pin::Pin;
 
@@ -12,6 +14,7 @@ pub use hapax_core::flow::{Envelope, Outage, Verdict};
 pub use nats::{Nats, NatsCredentials, NatsError, NatsOptions};
 pub use null::Null;
 pub use stdout::Stdout;
+pub use webhook::Webhook;
 
 /// A future that a [`Publisher`] returns.
 pub type Reply<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
