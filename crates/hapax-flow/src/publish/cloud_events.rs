@@ -73,6 +73,9 @@ pub enum Mode {
     Structured,
 }
 
+/// The name and the value of a header.
+pub type HeaderPair<'a> = (Cow<'a, str>, Cow<'a, str>);
+
 /// Turns messages into CloudEvents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloudEvents {
@@ -141,12 +144,21 @@ impl CloudEvents {
 
     /// The headers and the body of a request that carries the message.
     pub fn request(&self, message: &Envelope) -> (HeaderMap, Bytes) {
+        let (described, body) = self.wrap(message);
+        let mut headers = HeaderMap::new();
+        for (name, value) in described {
+            append(&mut headers, &name, &value);
+        }
+        (headers, body)
+    }
+
+    /// The headers and the body with which any transport carries the message.
+    pub fn wrap<'a>(&'a self, message: &'a Envelope) -> (Vec<HeaderPair<'a>>, Bytes) {
         match self.mode {
             Mode::Binary => (self.binary_headers(message), message.payload.clone()),
             Mode::Structured => {
-                let media = HeaderValue::from_static(STRUCTURED);
-                let headers = [(header::CONTENT_TYPE, media)].into_iter().collect();
-                (headers, self.json(message))
+                let media = (header::CONTENT_TYPE.as_str().into(), STRUCTURED.into());
+                (vec![media], self.json(message))
             }
         }
     }
@@ -171,21 +183,19 @@ impl CloudEvents {
         json.into()
     }
 
-    fn binary_headers(&self, message: &Envelope) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        append(
-            &mut headers,
-            header::CONTENT_TYPE.as_str(),
-            message.content_type(),
-        );
-        for (name, value) in self.attributes(message) {
+    /// The media type of the payload, the headers that mean nothing to CloudEvents, and the
+    /// attributes.
+    fn binary_headers<'a>(&'a self, message: &'a Envelope) -> Vec<HeaderPair<'a>> {
+        let content_type = (header::CONTENT_TYPE.as_str(), message.content_type());
+        let plain = [content_type].into_iter().chain(plain_headers(message));
+        let attributes = self.attributes(message).into_iter().map(|(name, value)| {
             let value = utf8_percent_encode(&value, ENCODED).to_string();
-            append(&mut headers, &format!("ce-{name}"), &value);
-        }
-        for (name, value) in plain_headers(message) {
-            append(&mut headers, name, value);
-        }
-        headers
+            (format!("ce-{name}").into(), value.into())
+        });
+        plain
+            .map(|(name, value)| (name.into(), value.into()))
+            .chain(attributes)
+            .collect()
     }
 }
 

@@ -38,4 +38,10 @@ pub trait Publisher: Send + Sync + 'static {
     /// [`Outage`] if the destination as a whole cannot be reached or used now. Any message of the
     /// batch may have arrived; the relay repeats the whole batch later.
     fn publish<'a>(&'a self, batch: &'a [Envelope]) -> Reply<'a, Result<Vec<Verdict>, Outage>>;
+
+    /// The most messages that are worth sending in one call. A destination that takes messages one
+    /// by one has a small number, so that a call to one that hangs soon ends.
+    fn batch_max(&self) -> usize {
+        1000
+    }
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::{Envelope, Outage, Publisher, Reply, Verdict};
@@ -59,35 +60,82 @@ impl<W: Write + Send + 'static> Publisher for Stdout<W> {
     }
 }
 
+/// A message as one line. A payload that is JSON is copied as it is, so that no number loses digits.
 fn line(message: &Envelope) -> String {
     let headers: Map<String, Value> = message
         .headers
         .iter()
         .map(|(name, value)| (name.clone(), Value::from(value.as_str())))
         .collect();
-    let mut line = json!({
+    let (name, payload) = payload(message);
+    let described = json!({
         "id": message.id.to_string(),
         "time_us": message.at.as_micros(),
         "topic": message.topic,
         "key": message.key,
         "version": message.version,
         "headers": headers,
-    });
-    let (name, payload) = payload(message);
-    line[name] = payload;
-    format!("{line}\n")
+    })
+    .to_string();
+    let described = described.strip_suffix('}').expect("an object");
+    format!("{described},\"{name}\":{payload}}}\n")
 }
 
-fn payload(message: &Envelope) -> (&'static str, Value) {
+/// The name of the member with the payload, and its JSON.
+fn payload(message: &Envelope) -> (&'static str, String) {
     let is_json = message.content_type().starts_with("application/json");
-    if let Some(json) = is_json
-        .then(|| serde_json::from_slice(&message.payload).ok())
-        .flatten()
-    {
-        return ("payload", json);
+    if is_json && let Ok(json) = serde_json::from_slice::<&RawValue>(&message.payload) {
+        // Within JSON a line break can only be white space.
+        return ("payload", json.get().replace(['\n', '\r'], " "));
     }
     match std::str::from_utf8(&message.payload) {
-        Ok(text) => ("payload", text.into()),
-        Err(_) => ("payload_base64", STANDARD.encode(&message.payload).into()),
+        Ok(text) => ("payload", Value::from(text).to_string()),
+        Err(_) => {
+            let encoded = STANDARD.encode(&message.payload);
+            ("payload_base64", Value::from(encoded).to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use hapax_core::flow::MessageId;
+    use hapax_core::time::Timestamp;
+
+    use super::*;
+
+    fn message(content_type: &str, payload: &'static [u8]) -> Envelope {
+        Envelope {
+            sequence: 1,
+            id: MessageId::from_bytes([0; 16]),
+            at: Timestamp::ZERO,
+            topic: "t".into(),
+            key: None,
+            ordered: true,
+            version: None,
+            headers: vec![("content-type".into(), content_type.into())],
+            payload: Bytes::from_static(payload),
+        }
+    }
+
+    #[test]
+    fn json_keeps_its_digits_and_stays_on_one_line() {
+        let line = line(&message(
+            "application/json",
+            b"{\n \"n\": 9007199254740993.10\n}",
+        ));
+        assert!(
+            line.ends_with("\"payload\":{  \"n\": 9007199254740993.10 }}\n"),
+            "{line}"
+        );
+        assert_eq!(line.matches('\n').count(), 1);
+    }
+
+    #[test]
+    fn text_and_bytes_are_strings() {
+        assert!(line(&message("text/plain", b"a\nb")).ends_with("\"payload\":\"a\\nb\"}\n"));
+        assert!(line(&message("x/y", b"\xff")).ends_with("\"payload_base64\":\"/w==\"}\n"));
+        assert!(line(&message("application/json", b"{no")).ends_with("\"payload\":\"{no\"}\n"));
     }
 }

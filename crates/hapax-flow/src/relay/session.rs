@@ -145,7 +145,16 @@ impl<O: Outbox> Session<O> {
     }
 
     async fn next_page(&mut self) -> Result<Page<O::Position>, OutboxError> {
-        self.outbox.page(&self.position, self.options.page).await
+        let limit = self.limit(self.options.page);
+        self.outbox.page(&self.position, limit).await
+    }
+
+    /// No more at once than the destination wants.
+    fn limit(&self, limit: PageLimit) -> PageLimit {
+        PageLimit {
+            messages_max: limit.messages_max.min(self.publisher.batch_max()).max(1),
+            ..limit
+        }
     }
 
     fn move_to(&mut self, position: O::Position) {
@@ -364,7 +373,10 @@ impl<O: Outbox> Session<O> {
             return Ok(());
         }
         self.look_for_due_at = now + RETRY_POLL;
-        let due = self.outbox.due(&self.held, RETRIES, RETRY_PATIENCE).await?;
+        let due = self
+            .outbox
+            .due(&self.held, self.limit(RETRIES), RETRY_PATIENCE)
+            .await?;
         if due.is_empty() {
             return Ok(());
         }

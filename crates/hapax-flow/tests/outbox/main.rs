@@ -7,4 +7,6 @@ mod emit;
 mod failures;
 mod naive;
 mod place;
+mod sqlite;
+mod storm;
 mod traps;

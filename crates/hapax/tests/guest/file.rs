@@ -101,7 +101,7 @@ async fn what_cannot_be_opened_says_why() {
             error,
             OpenError::Newer {
                 found: 99,
-                known: 3,
+                known: 4,
                 ..
             }
         ),
@@ -189,7 +189,7 @@ async fn a_file_of_format_1_keeps_its_operations() {
     shop.connect()
         .execute_batch(
             "ALTER TABLE hapax_meta DROP COLUMN lives_us; ALTER TABLE hapax_audit DROP COLUMN created_at;
-             ALTER TABLE hapax_heads DROP COLUMN request_id; UPDATE hapax_meta SET format = 1",
+             DROP TABLE hapax_deliveries; DROP TABLE hapax_readers; DROP TABLE hapax_outbox; ALTER TABLE hapax_heads DROP COLUMN request_id; UPDATE hapax_meta SET format = 1",
         )
         .unwrap();
 
@@ -228,7 +228,7 @@ async fn a_file_of_format_2_gets_request_ids() {
     let older = shop.connect();
     older
         .execute_batch(
-            "ALTER TABLE hapax_heads DROP COLUMN request_id; UPDATE hapax_meta SET format = 2",
+            "DROP TABLE hapax_deliveries; DROP TABLE hapax_readers; DROP TABLE hapax_outbox; ALTER TABLE hapax_heads DROP COLUMN request_id; UPDATE hapax_meta SET format = 2",
         )
         .unwrap();
 

@@ -6,6 +6,7 @@ use diesel_async::{
 };
 use hapax::join::Kept;
 use hapax::join::tokio_postgres::Effect;
+use hapax::outbox::Message;
 use hapax::{Done, Once, Operation, RunError};
 use rusqlite::TransactionBehavior;
 use sea_orm::{ConnectionTrait, TransactionTrait};
@@ -15,6 +16,22 @@ use crate::script::{Driver, End, Failed, Point, Script, answer, body, driver};
 
 /// The parameters are the record and the fence.
 const EFFECT: &str = "INSERT INTO effects (record, fence) VALUES ($1, $2)";
+
+/// The same, with its message.
+const EFFECT_THAT_EMITS: &str = "INSERT INTO effects (record, fence) SELECT $1, $2 \
+     FROM hapax.emit('orders', encode($1, 'hex'), 'placed', ordered => false)";
+
+/// The message of the effect: its key is the record. Without an order: an attempt that stands still
+/// in its transaction must not hold up the one that takes over.
+pub fn message(operation: &Operation) -> Message {
+    let record = operation
+        .record()
+        .as_bytes()
+        .map(|byte| format!("{byte:02x}"));
+    Message::new("orders", record.concat(), "placed")
+        .step("placed")
+        .unordered()
+}
 
 /// Ends a transaction that is a value with `commit` and `rollback`, as in most drivers.
 macro_rules! end {
@@ -80,6 +97,11 @@ impl Driver for TokioPostgres {
         .await
         .map_err(driver)?;
         script.at(Point::Written).await;
+        operation
+            .emit(&mut tx, message(operation))
+            .await
+            .map_err(driver)?;
+        script.at(Point::Emitted).await;
         let kept = end!(operation, script, tx);
         script.at(Point::Committed).await;
         Ok(kept)
@@ -100,9 +122,12 @@ impl Driver for TokioPostgresEffect {
 
     async fn perform(&self, operation: &Operation, script: &Script) -> Result<Kept, Failed> {
         let mut client = self.0.connect().await?;
-        let effect = Effect::prepare(&client, EFFECT).await.map_err(driver)?;
+        let effect = Effect::prepare(&client, EFFECT_THAT_EMITS)
+            .await
+            .map_err(driver)?;
         script.at(Point::Begun).await;
         script.at(Point::Written).await;
+        script.at(Point::Emitted).await;
         if script.end == End::JoinAndCommit {
             script.at(Point::Joined).await;
         }
@@ -139,6 +164,11 @@ impl Driver for SqlxPostgres {
             .bind(fence(operation));
         effect.execute(&mut *tx).await.map_err(driver)?;
         script.at(Point::Written).await;
+        operation
+            .emit(&mut tx, message(operation))
+            .await
+            .map_err(driver)?;
+        script.at(Point::Emitted).await;
         let kept = end!(operation, script, tx);
         script.at(Point::Committed).await;
         Ok(kept)
@@ -168,6 +198,11 @@ impl Driver for SqlxSqlite {
             .bind(fence(operation));
         effect.execute(&mut *tx).await.map_err(driver)?;
         script.at(Point::Written).await;
+        operation
+            .emit(&mut tx, message(operation))
+            .await
+            .map_err(driver)?;
+        script.at(Point::Emitted).await;
         let kept = end!(operation, script, tx);
         script.at(Point::Committed).await;
         Ok(kept)
@@ -201,6 +236,11 @@ impl Driver for SeaOrm {
             sea_orm::Statement::from_sql_and_values(sea_orm::DbBackend::Postgres, EFFECT, values);
         tx.execute_raw(effect).await.map_err(driver)?;
         script.at(Point::Written).await;
+        operation
+            .emit(&mut tx, message(operation))
+            .await
+            .map_err(driver)?;
+        script.at(Point::Emitted).await;
         let kept = end!(operation, script, tx);
         script.at(Point::Committed).await;
         Ok(kept)
@@ -224,6 +264,11 @@ impl DieselAsync {
             .bind::<diesel::sql_types::BigInt, _>(fence(operation));
         effect.execute(connection).await.map_err(driver)?;
         script.at(Point::Written).await;
+        operation
+            .emit(connection, message(operation))
+            .await
+            .map_err(driver)?;
+        script.at(Point::Emitted).await;
         Ok(())
     }
 }
@@ -291,6 +336,9 @@ impl Rusqlite {
         )
         .map_err(driver)?;
         here.block_on(script.at(Point::Written));
+        let emitted = operation.emit(&mut tx, message(operation));
+        here.block_on(emitted).map_err(driver)?;
+        here.block_on(script.at(Point::Emitted));
         let kept = match script.end {
             End::Finish => {
                 here.block_on(script.at(Point::Committing));
@@ -364,9 +412,11 @@ impl Driver for SqlxPostgresAtOnce {
             let effect = sqlx::query(EFFECT)
                 .bind(operation.record().as_bytes().to_vec())
                 .bind(fence(operation));
-            effect.execute(connection).await?;
+            effect.execute(&mut *connection).await?;
             script.at(Point::Written).await;
-            Ok::<_, sqlx::Error>(body(operation.fence().as_u64()).into())
+            operation.emit(connection, message(operation)).await?;
+            script.at(Point::Emitted).await;
+            Ok::<_, hapax::BoxError>(body(operation.fence().as_u64()).into())
         };
         let done = once.in_transaction(&mut *tx, key, "order", work).await?;
         script.at(Point::Joined).await;
@@ -413,7 +463,9 @@ impl Driver for RusqliteAtOnce {
                 let record = operation.record();
                 tx.execute(EFFECT, (record.as_bytes().as_slice(), fence(operation)))?;
                 script.at(Point::Written).await;
-                Ok::<_, rusqlite::Error>(body(operation.fence().as_u64()).into())
+                operation.emit(tx, message(operation)).await?;
+                script.at(Point::Emitted).await;
+                Ok::<_, hapax::BoxError>(body(operation.fence().as_u64()).into())
             };
             let done = here.block_on(once.in_transaction(&mut tx, &*key, "order", work))?;
             here.block_on(script.at(Point::Joined));

@@ -1,5 +1,5 @@
 //! SIGKILL at every step between claim and answer, with every driver: afterwards there is one
-//! effect with its record, or neither.
+//! effect with its record and its message, or none of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::drivers::{
     DieselAsync, Rusqlite, RusqliteAtOnce, SeaOrm, SqlxPostgres, SqlxPostgresAtOnce, SqlxSqlite,
     TokioPostgres, TokioPostgresEffect,
 };
-use crate::place::{Place, Row, agree, server};
+use crate::place::{Place, Row, agree, messages_agree, server};
 use crate::script::{Driver, body};
 use crate::service::{STEPS, served, start};
 
-/// Kills for each driver and step: 1,134 in all. `HAPAX_KILLS` sets the total instead.
+/// Kills for each driver and step: 1,296 in all. `HAPAX_KILLS` sets the total instead.
 const KILLS: usize = 18;
 const DRIVERS: usize = 9;
 /// Only a broken test waits this long.
@@ -153,6 +153,7 @@ async fn hunt<D: Driver>() -> Table {
     hunt.drive_all();
     let rows = hunt.place.rows().await;
     agree(&rows);
+    messages_agree(&rows);
     assert_eq!(rows.len(), table.keys, "one record for each key");
     let mut by: Vec<_> = rows
         .iter()
@@ -195,6 +196,7 @@ impl<D: Driver> Hunt<D> {
         // process.
         let rows = self.place.rows().await;
         agree(&rows);
+        messages_agree(&rows);
 
         self.open.insert(key.to_owned());
         let heir = start::<D>(TEST, self.place.at());

@@ -24,6 +24,8 @@ pub struct Row {
     pub head: Option<(i64, i64)>,
     /// How many effects there are, and their highest fence.
     pub effects: Option<(i64, i64)>,
+    /// How many messages there are.
+    pub messages: i64,
 }
 
 /// The number of the state `completed`, in every store.
@@ -104,39 +106,54 @@ impl Place {
 
     /// All records and effects, read in one snapshot.
     pub async fn rows(&self) -> Vec<Row> {
-        let sql = |heads: &str| {
+        let sql = |heads: &str, outbox: &str, unhex: &str| {
             format!(
-                "SELECT coalesce(h.id, e.record), CAST(h.state AS bigint), h.fence, e.effects, e.fence FROM {heads} AS h
-                 FULL JOIN (SELECT record, count(*) AS effects, max(fence) AS fence FROM effects GROUP BY record) AS e ON e.record = h.id"
+                "SELECT coalesce(h.id, e.record, m.record), CAST(h.state AS bigint), h.fence, e.effects, e.fence, coalesce(m.messages, 0) FROM {heads} AS h
+                 FULL JOIN (SELECT record, count(*) AS effects, max(fence) AS fence FROM effects GROUP BY record) AS e ON e.record = h.id
+                 FULL JOIN (SELECT {unhex} AS record, count(*) AS messages FROM {outbox} GROUP BY key) AS m ON m.record = coalesce(h.id, e.record)"
             )
         };
         let row = |record,
                    state: Option<i64>,
                    fence: Option<i64>,
                    effects: Option<i64>,
-                   by: Option<i64>| Row {
+                   by: Option<i64>,
+                   messages: i64| Row {
             record,
             head: state.zip(fence),
             effects: effects.zip(by),
+            messages,
         };
         match self {
             Place::Server { .. } => {
                 let rows = self
                     .session()
                     .await
-                    .query(&sql("hapax.heads"), &[])
+                    .query(
+                        &sql("hapax.heads", "hapax.outbox", "decode(key, 'hex')"),
+                        &[],
+                    )
                     .await
                     .expect("a look");
                 rows.iter()
-                    .map(|r| row(r.get(0), r.get(1), r.get(2), r.get(3), r.get(4)))
+                    .map(|r| row(r.get(0), r.get(1), r.get(2), r.get(3), r.get(4), r.get(5)))
                     .collect()
             }
             Place::File { path, .. } => {
                 let connection = rusqlite::Connection::open(path).expect("the file");
-                let mut statement = connection.prepare(&sql("hapax_heads")).expect("a look");
+                let mut statement = connection
+                    .prepare(&sql("hapax_heads", "hapax_outbox", "unhex(key)"))
+                    .expect("a look");
                 let rows = statement
                     .query_map([], |r| {
-                        Ok(row(r.get(0)?, r.get(1)?, r.get(2)?, r.get(3)?, r.get(4)?))
+                        Ok(row(
+                            r.get(0)?,
+                            r.get(1)?,
+                            r.get(2)?,
+                            r.get(3)?,
+                            r.get(4)?,
+                            r.get(5)?,
+                        ))
                     })
                     .expect("a look");
                 rows.map(|row| row.expect("a row")).collect()
@@ -191,6 +208,18 @@ pub fn agree(rows: &[Row]) {
             row.effects,
             completed_by.map(|fence| (1, fence)),
             "a record and its effects disagree: {row:?}"
+        );
+    }
+}
+
+/// Checks that each effect has one message, and that there is no other message: for effects of the
+/// drivers, which emit.
+pub fn messages_agree(rows: &[Row]) {
+    for row in rows {
+        let effects = row.effects.map_or(0, |(count, _)| count);
+        assert_eq!(
+            row.messages, effects,
+            "an effect and its message disagree: {row:?}"
         );
     }
 }

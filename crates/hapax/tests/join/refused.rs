@@ -18,9 +18,9 @@ use http_body_util::BodyExt;
 use sqlx::Connection;
 use tower::ServiceExt;
 
-use crate::drivers::{SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect};
+use crate::drivers::{SqlxPostgres, SqlxSqlite, TokioPostgres, TokioPostgresEffect, message};
 use crate::place::Place;
-use crate::script::{Driver, End, Failed, Script, answer};
+use crate::script::{Driver, End, Failed, Script, answer, driver};
 use crate::world::World;
 
 /// Runs work that is refused with `expected` and leaves no effect. A repeat then runs normally.
@@ -228,7 +228,9 @@ async fn by_tokio_postgres_a_transaction_within_another_finishes_both() {
             .execute(effect, &[&operation.record().as_bytes().as_slice(), &fence])
             .await
             .expect("an effect");
-        let inner = outer.transaction().await.expect("one within it");
+        let mut inner = outer.transaction().await.expect("one within it");
+        let emitted = operation.emit(&mut inner, message(&operation)).await;
+        emitted.map_err(driver)?;
         let kept = operation.finish(inner, answer(&operation)).await?;
         drop(outer);
         Ok(kept)

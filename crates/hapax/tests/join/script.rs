@@ -57,6 +57,7 @@ pub enum Point {
     Claimed,
     Begun,
     Written,
+    Emitted,
     Joined,
     Committing,
     Committed,

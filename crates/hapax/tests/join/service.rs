@@ -19,10 +19,11 @@ use crate::world::once;
 
 /// The steps at which a service can stop, in order. At `committing` it only announces the step,
 /// because a commit on its way cannot be held.
-pub const STEPS: [&str; 7] = [
+pub const STEPS: [&str; 8] = [
     "claimed",
     "begun",
     "written",
+    "emitted",
     "joined",
     "committing",
     "committed",
@@ -179,6 +180,7 @@ fn called(point: Point) -> &'static str {
         Point::Claimed => "claimed",
         Point::Begun => "begun",
         Point::Written => "written",
+        Point::Emitted => "emitted",
         Point::Joined => "joined",
         Point::Committing => "committing",
         Point::Committed => "committed",

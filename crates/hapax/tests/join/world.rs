@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hapax::{Done, Hapax, Mode, Once, Operation, Policy, RecordId, Rejection, RunError};
 use hapax_testkit::{Fault, Faulty, Verb};
 
-use crate::place::Place;
+use crate::place::{Place, messages_agree};
 use crate::script::{Driver, Failed, Script};
 
 pub struct World<D> {
@@ -131,6 +131,7 @@ impl<D: Driver> World<D> {
 
     /// How many effects the key of the last attempt has.
     pub async fn effects(&self) -> i64 {
+        messages_agree(&self.place.rows().await);
         self.place.effects(self.record()).await
     }
 

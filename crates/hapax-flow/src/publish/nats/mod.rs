@@ -24,8 +24,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use async_nats::header::{HeaderMap, HeaderName, HeaderValue, NATS_MESSAGE_ID};
+use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use hapax_core::flow::headers::CONTENT_TYPE;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -33,6 +33,7 @@ use self::connection::{Answer, ApiError, Connection};
 use self::options::Server;
 pub use self::options::{NatsCredentials, NatsError, NatsOptions};
 use self::subject::Template;
+use super::cloud_events::CloudEvents;
 use super::{Envelope, Outage, Publisher, Reply, Verdict};
 
 /// The header with the key of a message.
@@ -196,13 +197,12 @@ impl Sending<'_> {
             .nats
             .template
             .subject(&message.topic)
-            .and_then(|subject| Ok((subject, headers(message)?)));
-        let (subject, headers) = match ready {
+            .and_then(|subject| Ok((subject, wrapped(message, &self.nats.options.events)?)));
+        let (subject, (headers, payload)) = match ready {
             Ok(ready) => ready,
             Err(reason) => return Ok(Verdict::Refused(reason)),
         };
         let limit = self.nats.options.timeout;
-        let payload = message.payload.clone();
         let answer = self
             .connection
             .publish(subject.clone(), headers, payload, limit)
@@ -268,27 +268,21 @@ fn no_stream(subject: &str) -> String {
     )
 }
 
-/// The headers of a message at NATS.
-fn headers(message: &Envelope) -> Result<HeaderMap, String> {
+/// The headers and the body of a message at NATS.
+fn wrapped(message: &Envelope, events: &CloudEvents) -> Result<(HeaderMap, Bytes), String> {
+    let (described, body) = events.wrap(message);
     let mut headers = HeaderMap::new();
     headers.insert(NATS_MESSAGE_ID, message.id.to_string());
     if let Some(key) = &message.key {
         headers.insert(KEY_HEADER, value(KEY_HEADER, key)?);
     }
-    for (name, text) in described(message) {
+    for (name, text) in described {
         let parsed: HeaderName = name
             .parse()
             .map_err(|_| format!("{name:?} is no name of a header of NATS"))?;
-        headers.insert(parsed, value(name, text)?);
+        headers.insert(parsed, value(&name, &text)?);
     }
-    Ok(headers)
-}
-
-/// What a consumer is told of a message beside its id and key.
-fn described(message: &Envelope) -> impl Iterator<Item = (&str, &str)> {
-    let given = message.headers.iter();
-    let given = given.map(|(name, value)| (name.as_str(), value.as_str()));
-    std::iter::once((CONTENT_TYPE, message.content_type())).chain(given)
+    Ok((headers, body))
 }
 
 fn value(name: &str, text: &str) -> Result<HeaderValue, String> {

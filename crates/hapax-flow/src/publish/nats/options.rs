@@ -8,6 +8,7 @@ use async_nats::ServerAddr;
 use percent_encoding::percent_decode_str;
 
 use super::subject::Template;
+use crate::publish::cloud_events::CloudEvents;
 
 /// How [`Nats`](super::Nats) publishes.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct NatsOptions {
     pub subject: String,
     /// The stream that [`Nats::check`](super::Nats::check) looks at.
     pub stream: Option<String>,
+    /// How messages look.
+    pub events: CloudEvents,
     /// How long a message may wait for its acknowledgement, and a call for a connection.
     pub timeout: Duration,
     /// Files with the only certificate authorities to trust, in PEM. If there are none, those of
@@ -40,6 +43,7 @@ impl NatsOptions {
             credentials: NatsCredentials::None,
             subject: "{topic}".to_owned(),
             stream: None,
+            events: CloudEvents::default(),
             timeout: Duration::from_secs(5),
             root_certificates: Vec::new(),
             client_certificate: None,

@@ -151,6 +151,12 @@ impl Publisher for Webhook {
     fn publish<'a>(&'a self, batch: &'a [Envelope]) -> Reply<'a, Result<Vec<Verdict>, Outage>> {
         Box::pin(self.publish_all(batch))
     }
+
+    /// Four messages for each request that may be under way: if none is answered, the call ends
+    /// after four times the time limit.
+    fn batch_max(&self) -> usize {
+        self.breadth.max.saturating_mul(4)
+    }
 }
 
 /// How many requests one call has under way: half as many after an outage, down to one, and twice
