@@ -1,6 +1,6 @@
 // A small orders service, to be run behind `hapax serve`.
 //
-// An order and the record of its key commit together: see `POST /orders`. The other routes need no key: see docs/natural.md.
+// An order, the message about it and the record of its key commit together: see `POST /orders`. The other routes need no key: see docs/natural.md.
 
 import express from 'express';
 import pg from 'pg';
@@ -30,7 +30,17 @@ app.post('/orders', async (request, response) => {
 async function insert(client, request) {
   const { item, quantity } = request.body;
   const { rows } = await client.query('INSERT INTO orders (item, quantity) VALUES ($1, $2) RETURNING *', [item, quantity]);
+  await emit(client, request, rows[0]);
   return shown(rows[0], 201, { location: `/orders/${rows[0].id}` });
+}
+
+// Writes the message that the order was placed. It is published if and only if the client's transaction commits.
+function emit(client, request, { id, item, quantity }) {
+  const message = [id, JSON.stringify({ id, item, quantity }), request.get('hapax-operation')];
+  return client.query(
+    `SELECT hapax.emit('orders', $1, $2::jsonb, headers => '{"ce-type": "order.placed"}', operation => $3, step => 'placed')`,
+    message,
+  );
 }
 
 // Completes the record of this request in the client's transaction. If it throws, the transaction is aborted.

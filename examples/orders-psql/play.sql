@@ -1,4 +1,4 @@
--- Plays the service by hand, every mistake first. Each transaction that hapax.complete refuses takes its order along.
+-- Plays the service by hand, every mistake first. Each transaction that hapax.complete refuses takes its order along, and its message.
 --
 --   psql --username orders --dbname orders --set operation=… --set fence=… --file play.sql
 --
@@ -49,6 +49,8 @@ COMMIT;
 \echo '-- rolled back after it was joined: as if it had not been'
 BEGIN;
 INSERT INTO orders (id, item, quantity) VALUES ('by-hand-5', 'hat', 1);
+SELECT hapax.emit('orders', 'by-hand-5', '{"id": "by-hand-5", "item": "hat", "quantity": 1}'::jsonb, headers => '{"ce-type": "order.placed"}',
+    operation => :'operation', step => 'placed');
 SELECT hapax.complete(:'operation', :fence, 201, '{"content-type": "application/json"}', '{"id": "by-hand-5"}');
 ROLLBACK;
 
@@ -56,6 +58,8 @@ ROLLBACK;
 \echo '-- as it should be'
 BEGIN;
 INSERT INTO orders (id, item, quantity) VALUES ('by-hand-6', 'hat', 1);
+SELECT hapax.emit('orders', 'by-hand-6', '{"id": "by-hand-6", "item": "hat", "quantity": 1}'::jsonb, headers => '{"ce-type": "order.placed"}',
+    operation => :'operation', step => 'placed');
 SELECT hapax.complete(:'operation', :fence, 201, '{"content-type": "application/json", "location": "/orders/by-hand-6"}', '{"id": "by-hand-6"}');
 COMMIT;
 
@@ -63,6 +67,8 @@ COMMIT;
 \echo '-- a second time'
 BEGIN;
 INSERT INTO orders (id, item, quantity) VALUES ('by-hand-7', 'hat', 1);
+SELECT hapax.emit('orders', 'by-hand-7', '{"id": "by-hand-7", "item": "hat", "quantity": 1}'::jsonb, headers => '{"ce-type": "order.placed"}',
+    operation => :'operation', step => 'placed');
 SELECT hapax.complete(:'operation', :fence, 201);
 COMMIT;
 \echo :LAST_ERROR_SQLSTATE

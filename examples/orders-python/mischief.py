@@ -9,6 +9,8 @@ import signal
 import psycopg
 from flask import Response, request
 
+INSERT = "INSERT INTO orders (item, quantity) VALUES (%s, %s) RETURNING *"
+
 # What was left open: called, it ends it.
 left_open = []
 
@@ -42,10 +44,11 @@ def install(orders):
 
 
 def insert(orders, connection):
-    """The order, and what to answer. Joins nothing."""
+    """The order with its message, and what to answer. Joins nothing."""
     wanted = orders.sent()
-    sql = "INSERT INTO orders (item, quantity) VALUES (%s, %s) RETURNING *"
-    return orders.shown(connection.execute(sql, (wanted["item"], wanted["quantity"])).fetchone(), 201)
+    order = connection.execute(INSERT, (wanted["item"], wanted["quantity"])).fetchone()
+    orders.emit(connection, order, request.headers["Hapax-Operation"])
+    return orders.shown(order, 201)
 
 
 def joined_then_500(orders):
@@ -140,8 +143,8 @@ def answered_before_commit(orders):
 
     def end():
         with orders.pool.connection() as connection:
-            sql = "INSERT INTO orders (item, quantity) VALUES (%s, %s)"
-            connection.execute(sql, (wanted["item"], wanted["quantity"]))
+            order = connection.execute(INSERT, (wanted["item"], wanted["quantity"])).fetchone()
+            orders.emit(connection, order, sent[0])
             connection.execute("SELECT hapax.complete(%s, %s, 201, '{}', 'late')", sent)
 
     left_open.append(end)

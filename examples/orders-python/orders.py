@@ -1,6 +1,6 @@
 """A small orders service, to be run behind `hapax serve`.
 
-An order and the record of its key commit together: see `place`. The other routes need no key: see docs/natural.md.
+An order, the message about it and the record of its key commit together: see `place`. The other routes need no key: see docs/natural.md.
 """
 
 import os
@@ -31,9 +31,18 @@ def place():
             "INSERT INTO orders (item, quantity) VALUES (%s, %s) RETURNING *", (wanted["item"], wanted["quantity"])
         ).fetchone()
         answer = shown(order, 201, {"Location": f"/orders/{order['id']}"})
+        emit(connection, order, request.headers["Hapax-Operation"])
         join(connection, answer)
     # Committed. Only now is there something to tell.
     return answer
+
+
+def emit(connection, order, operation):
+    """Writes the message that the order was placed. It is published if and only if the transaction commits."""
+    connection.execute(
+        """SELECT hapax.emit('orders', %s, %s, headers => '{"ce-type": "order.placed"}', operation => %s, step => 'placed')""",
+        (order["id"], Jsonb({name: order[name] for name in ("id", "item", "quantity")}), operation),
+    )
 
 
 def join(connection, answer):

@@ -86,6 +86,7 @@ async fn what_is_stored_counts_whatever_the_service_says() {
     }
     a_commit_after_the_answer_is_waited_for(&world).await;
     work_after_the_answer_is_not_vouched_for_until_it_is_done(&world).await;
+    world.database.assert_each_order_has_its_message();
 }
 
 async fn check(world: &World, case: &Case) {

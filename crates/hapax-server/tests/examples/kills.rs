@@ -1,6 +1,7 @@
-//! Services and gateways are killed at random while callers retry: there is one order for each key.
+//! Services and gateways are killed at random while callers retry: there is one order for each key,
+//! and one message about it, which a relay publishes meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,7 +11,9 @@ use tokio::sync::watch;
 use super::client::{Order, place, try_place};
 use super::harness::{Answer, in_time};
 use super::install::{self, Language};
+use super::relay::Relaying;
 use super::world::{NODES, World};
+use hapax_flow::publish::Envelope;
 use hapax_testkit::random::Random;
 
 const CALLERS: usize = 6;
@@ -50,6 +53,7 @@ async fn one_order_for_each_key(language: Language, seed: u64) {
     let Some(mut world) = World::start(&installed, LEASE) else {
         return;
     };
+    let relaying = Relaying::start(&world.database);
     let (shared, mut random) = (Arc::new(Shared::default()), Random::from_env(seed));
     let gateways: Vec<_> = (0..NODES).map(|node| world.gateway(node)).collect();
     let callers: Vec<_> = (0..CALLERS)
@@ -112,6 +116,8 @@ async fn one_order_for_each_key(language: Language, seed: u64) {
         orders, acknowledged,
         "one order for each key, and the one that its caller was told of"
     );
+    world.database.assert_each_order_has_its_message();
+    assert_published(&told, &relaying.end().await);
     let states = world
         .database
         .psql("SELECT state, count(*) FROM hapax.heads GROUP BY state");
@@ -125,6 +131,30 @@ async fn one_order_for_each_key(language: Language, seed: u64) {
             .await
             .assert_replays(answer);
     }
+}
+
+/// One message was published for each order that a caller was told of.
+fn assert_published(told: &BTreeMap<String, Answer>, messages: &[Envelope]) {
+    let mut published: Vec<_> = messages
+        .iter()
+        .map(|message| {
+            let order: serde_json::Value = serde_json::from_slice(&message.payload).unwrap();
+            assert_eq!(message.header("ce-type"), Some("order.placed"));
+            assert_eq!(message.key.as_deref(), order["id"].as_str());
+            (order["item"].to_string(), order["id"].to_string())
+        })
+        .collect();
+    published.sort();
+    let expected: Vec<_> = told
+        .values()
+        .map(|answer| {
+            let order = answer.json();
+            (order["item"].to_string(), order["id"].to_string())
+        })
+        .collect();
+    assert_eq!(published, expected);
+    let ids: BTreeSet<_> = messages.iter().map(|message| message.id).collect();
+    assert_eq!(ids.len(), messages.len(), "each has an id of its own");
 }
 
 /// Waits for `count` more answers.

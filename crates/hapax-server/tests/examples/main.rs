@@ -1,7 +1,8 @@
 //! The services in `examples/` as their readers start them: with their dependencies and
 //! configuration, on a real Postgres, behind two gateways.
 //!
-//! The verdict comes from the table of orders, which no record of Hapax can change. If PostgreSQL
+//! The verdict comes from the table of orders, which no record of Hapax can change, and from the
+//! messages about them. If PostgreSQL
 //! is missing or the dependencies cannot be installed, a test prints that it was skipped.
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
@@ -16,5 +17,6 @@ mod kills;
 mod pages;
 mod paths;
 mod psql;
+mod relay;
 mod two_calls;
 mod world;

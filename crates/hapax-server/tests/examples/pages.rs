@@ -59,6 +59,7 @@ fn says_what_happens(language: Language) {
         "of hats one with a key and one without; of the ties only the one that was not joined"
     );
     assert_eq!(world.database.psql("SELECT count(*) FROM parcels"), "1");
+    world.database.assert_each_order_has_its_message();
     println!(
         "{}: {tried} lines of its page tried",
         install::name(language)

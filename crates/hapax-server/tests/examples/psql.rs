@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use super::client::{Order, place};
 use super::files::example;
 use super::harness::{Client, With, post};
+use super::relay::Relaying;
 use super::world::{Database, Node};
 
 const EXAMPLE: &str = "orders-psql";
@@ -63,6 +64,15 @@ async fn the_script_shows_every_error_and_what_it_commits_is_the_answer() {
     drop(connection);
     assert!(sent.await.unwrap().is_problem("outcome-unknown"));
     assert_eq!(database.psql("SELECT id FROM orders"), "by-hand-6");
+    let message = Relaying::start(&database).end().await;
+    let [message] = message.as_slice() else {
+        panic!("one order, and {message:?}");
+    };
+    assert_eq!(
+        (&*message.topic, message.key.as_deref()),
+        ("orders", Some("by-hand-6"))
+    );
+    database.assert_each_order_has_its_message();
 }
 
 /// Reads the gateway's request without answering it. Returns the connection, the operation id and

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::process::Command;
 
+use hapax::store::postgres::schema;
 use hapax_testkit::servers::{Port, Postgres};
 
 use super::files::example;
@@ -35,6 +36,7 @@ impl Database {
         let roles = ["--role", "hapax", "--completer", "orders"];
         let migrated = said(hapax().args(["migrate", "--store", &url]).args(roles));
         assert_eq!(migrated.code, 0, "{}", migrated.stderr);
+        database.psql(&schema::emitter_grants("orders"));
         Some(database)
     }
 
@@ -65,6 +67,17 @@ impl Database {
         ))
         .parse()
         .unwrap()
+    }
+
+    /// Every order has exactly one message, and every message its order. Orders that were put under
+    /// a number of their own have none.
+    pub fn assert_each_order_has_its_message(&self) {
+        let strays = self.psql(
+            "SELECT o.id, m.key, m.count FROM (SELECT id FROM orders WHERE id NOT LIKE 'A-%') AS o
+             FULL JOIN (SELECT key, count(*) FROM hapax.outbox WHERE topic = 'orders' GROUP BY key) AS m ON m.key = o.id
+             WHERE o.id IS NULL OR m.count IS DISTINCT FROM 1",
+        );
+        assert_eq!(strays, "", "order, message, how often");
     }
 }
 
