@@ -117,6 +117,33 @@ async fn prepare(client: &tokio_postgres::Client) -> Result<Effect, tokio_postgr
     Ok(order)
 }
 
+mod outbox {
+    use hapax::outbox::{EmitError, Message};
+
+    use super::*;
+
+    impl From<EmitError<sqlx::Error>> for Error {
+        fn from(_: EmitError<sqlx::Error>) -> Self {
+            Error
+        }
+    }
+
+    impl From<serde_json::Error> for Error {
+        fn from(_: serde_json::Error) -> Self {
+            Error
+        }
+    }
+
+    #[rustfmt::skip]
+    async fn place(operation: Operation, State(pool): State<PgPool>, Json(order): Json<Order>) -> Result<Kept, Error> {
+        let mut tx = pool.begin().await?;
+        let id = insert(&mut tx, &order).await?;
+        let message = Message::new("orders", id.to_string(), serde_json::to_vec(&Placed { id })?);
+        operation.emit(&mut tx, message.json().step("placed")).await?;
+        Ok(operation.finish(tx, (StatusCode::CREATED, Json(Placed { id }))).await?)     // order, message and record
+    }
+}
+
 mod at_once {
     use hapax::Done;
     use hapax::join::OpenTransaction;

@@ -1,5 +1,5 @@
-//! A small orders service in which an order and the record of its key commit together, in one
-//! SQLite file.
+//! A small orders service in which an order, the message about it and the record of its key commit
+//! together, in one SQLite file.
 
 use std::num::NonZeroU32;
 use std::process::ExitCode;
@@ -13,6 +13,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use hapax::join::Kept;
 use hapax::natural::{ETag, IfMatch};
+use hapax::outbox::Message;
 use hapax::{Guest, Hapax, Operation};
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior, params};
 use serde::{Deserialize, Serialize};
@@ -155,7 +156,7 @@ async fn place(
 ) -> Result<Kept, Failed> {
     database
         .run(move |connection| {
-            let transaction =
+            let mut transaction =
                 connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let sql = "INSERT INTO orders (item, quantity) VALUES (?1, ?2) RETURNING *";
             let order = transaction.query_row(
@@ -163,6 +164,11 @@ async fn place(
                 params![wanted.item, wanted.quantity.get()],
                 Order::of,
             )?;
+            let placed = Message::new("orders", &*order.id, serde_json::to_vec(&order)?)
+                .json()
+                .header("ce-type", "order.placed")
+                .step("placed");
+            operation.emit_blocking(&mut transaction, placed)?;
             let location = [(LOCATION, format!("/orders/{}", order.id))];
             Ok(operation.finish_blocking(transaction, (StatusCode::CREATED, location, order))?)
         })

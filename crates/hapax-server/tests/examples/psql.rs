@@ -40,6 +40,7 @@ async fn the_script_shows_every_error_and_what_it_commits_is_the_answer() {
         played.trim_end().ends_with("-- what there is\nby-hand-6"),
         "{played}"
     );
+    let placing = operation;
     // The service sends no byte of an answer.
     drop(connection);
     let first = sent.await.unwrap();
@@ -72,6 +73,8 @@ async fn the_script_shows_every_error_and_what_it_commits_is_the_answer() {
         (&*message.topic, message.key.as_deref()),
         ("orders", Some("by-hand-6"))
     );
+    let id = database.psql(&format!("SELECT hapax.message_id('{placing}', 'placed')"));
+    assert_eq!(message.id.to_string(), id);
     database.assert_each_order_has_its_message();
 }
 

@@ -123,6 +123,24 @@ impl Operation {
         write_all(session, messages.collect()).await
     }
 
+    /// [`emit`](Operation::emit) for blocking drivers, such as rusqlite. Call it inside
+    /// `tokio::task::spawn_blocking`.
+    ///
+    /// # Errors
+    ///
+    /// As [`emit`].
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime, and on one of its worker threads.
+    pub fn emit_blocking<S: Session>(
+        &self,
+        session: &mut S,
+        message: Message,
+    ) -> Result<MessageId, EmitError<S::Error>> {
+        tokio::runtime::Handle::current().block_on(self.emit(session, message))
+    }
+
     /// The message with what the operation adds to it, and its id. A message without a step gets its
     /// number among those of this attempt as its step.
     fn identify(&self, message: Message) -> (MessageId, Message) {
