@@ -41,6 +41,10 @@ pub(super) struct Args {
     /// a gateway: it may call hapax.start, hapax.complete and their helpers, and nothing else
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
+    /// Let this role, which must exist, emit messages in transactions of its own: it may call
+    /// hapax.emit and hapax.emit_all, and nothing else
+    #[arg(long, value_name = "NAME")]
+    emitter: Option<String>,
     /// Give this namespace to hapax.start. Gateways and the library can no longer use it
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
@@ -91,6 +95,12 @@ impl Args {
         .map_err(Exit::usage)
     }
 
+    /// The roles that get a grant.
+    fn roles(&self) -> impl Iterator<Item = &String> {
+        let others = [&self.completer, &self.user, &self.emitter];
+        self.role.iter().chain(others.into_iter().flatten())
+    }
+
     fn database(&self) -> Result<PostgresUrl, Exit> {
         match StoreFlag::chosen(self.store.as_ref(), self.config.as_deref())? {
             StoreUrl::Postgres(url) => Ok(url),
@@ -109,7 +119,7 @@ impl Args {
 }
 
 async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) -> Result<(), Exit> {
-    for role in args.role.iter().chain(&args.completer).chain(&args.user) {
+    for role in args.roles() {
         schema::look_for_role(connection, role)
             .await
             .map_err(exit)?;
@@ -137,6 +147,11 @@ async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) ->
     if let Some(role) = &args.user {
         schema::grant_use(connection, role).await.map_err(exit)?;
     }
+    if let Some(role) = &args.emitter {
+        schema::grant_emission(connection, role)
+            .await
+            .map_err(exit)?;
+    }
     if let Some(namespace) = &args.namespace {
         schema::give_namespace(connection, namespace)
             .await
@@ -158,6 +173,7 @@ async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) ->
             "role": args.role,
             "completer": args.completer,
             "user": args.user,
+            "emitter": args.emitter,
             "namespace": args.namespace,
             "restored": restored.map(|restored| json!({ "fences_above": restored.floor, "epoch": restored.epoch })),
         })),
@@ -195,6 +211,7 @@ fn summary(args: &Args, url: &PostgresUrl, version: u32, applied: usize) -> Stri
         may(&args.role, "use it"),
         may(&args.completer, "complete operations"),
         may(&args.user, "call hapax.start and hapax.complete"),
+        may(&args.emitter, "emit messages"),
     ]
     .concat();
     let namespace = match &args.namespace {
@@ -221,6 +238,7 @@ async fn show(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) -> Re
         args.role.as_deref().map(schema::grants),
         args.completer.as_deref().map(schema::completer_grants),
         args.user.as_deref().map(schema::user_grants),
+        args.emitter.as_deref().map(schema::emitter_grants),
         args.namespace.as_deref().map(schema::namespace_script),
     ];
     let grants = grants.into_iter().flatten().reduce(|all, more| all + &more);

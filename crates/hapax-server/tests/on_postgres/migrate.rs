@@ -313,3 +313,42 @@ fn an_operator_says_that_the_database_was_restored() {
     said.assert_code(2);
     said.assert_told("--restored");
 }
+
+#[test]
+fn a_role_that_emits_is_granted_that() {
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    let url = postgres.database();
+    postgres.psql("postgres", "CREATE ROLE emitting LOGIN");
+    let dry = hapax(&[
+        "migrate",
+        "--store",
+        &url,
+        "--dry-run",
+        "--emitter",
+        "emitting",
+    ]);
+    dry.assert_code(0);
+    assert!(
+        dry.stdout
+            .contains("GRANT USAGE ON SCHEMA hapax TO \"emitting\""),
+        "{}",
+        dry.stdout
+    );
+    let said = hapax(&["migrate", "--store", &url, "--emitter", "emitting"]);
+    said.assert_code(0);
+    assert!(
+        said.stdout
+            .ends_with("; the role emitting may emit messages\n"),
+        "{}",
+        said.stdout
+    );
+    let emits = "SET ROLE emitting; SELECT hapax.emit('orders', 'o-1', 'paid') IS NOT NULL";
+    assert!(postgres.psql(database(&url), emits).ends_with('t'));
+    let reads = "SET ROLE emitting; SELECT hapax.readers_now()";
+    let refused = postgres.try_psql(database(&url), reads).unwrap_err();
+    assert!(refused.contains("permission denied"), "{refused}");
+    let missing = hapax(&["migrate", "--store", &url, "--emitter", "nobody-here"]);
+    missing.assert_code(1);
+}
