@@ -1,5 +1,6 @@
 //! Where messages are read from, and where it is kept how far each reader has got.
 
+pub mod operate;
 mod postgres;
 mod sqlite;
 
@@ -207,6 +208,9 @@ pub enum OutboxError {
     /// It has no tables for messages, or this role may not read them.
     #[error("{0}")]
     Unusable(String),
+    /// It does not do this for an operator.
+    #[error("{0}")]
+    Refused(String),
     /// It cannot be reached, or failed.
     #[error("{0}")]
     Unavailable(String),

@@ -50,7 +50,7 @@ impl PostgresOutbox {
         Ok(slot.insert(Arc::new(opened)).clone())
     }
 
-    async fn query(
+    pub(super) async fn query(
         &self,
         sql: &str,
         values: &[(&(dyn ToSql + Sync), Type)],
@@ -366,7 +366,7 @@ fn envelope(row: &Row) -> Result<Envelope, OutboxError> {
     })
 }
 
-fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
+pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
     row: &'a Row,
     column: &str,
 ) -> Result<T, OutboxError> {
@@ -374,7 +374,7 @@ fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
         .map_err(|error| OutboxError::Corrupt(error.to_string()))
 }
 
-fn one<T: for<'a> tokio_postgres::types::FromSql<'a>>(rows: &[Row]) -> Result<T, OutboxError> {
+pub(super) fn one<T: for<'a> tokio_postgres::types::FromSql<'a>>(rows: &[Row]) -> Result<T, OutboxError> {
     let row = rows
         .first()
         .ok_or_else(|| OutboxError::Corrupt("a function returned nothing".into()))?;

@@ -42,7 +42,7 @@ impl SqliteOutbox {
     }
 
     /// Runs work on the connection, on a thread that may block.
-    fn on_file<'a, T: Send + 'static>(
+    pub(super) fn on_file<'a, T: Send + 'static>(
         &'a self,
         work: impl FnOnce(&mut Connection) -> Result<T, OutboxError> + Send + 'static,
     ) -> Reply<'a, Result<T, OutboxError>> {
@@ -70,7 +70,7 @@ impl SqliteOutbox {
     }
 
     /// Runs work in a transaction that holds the write lock from its beginning.
-    fn write<'a, T: Send + 'static>(
+    pub(super) fn write<'a, T: Send + 'static>(
         &'a self,
         work: impl FnOnce(&Transaction<'_>) -> Result<T, OutboxError> + Send + 'static,
     ) -> Reply<'a, Result<T, OutboxError>> {
@@ -434,7 +434,7 @@ fn end_delivery(
 
 /// Makes the first message of a key due, if it has waited for one that is gone. Returns whether
 /// there is none.
-fn wake_next(
+pub(super) fn wake_next(
     tx: &Transaction<'_>,
     reader: &str,
     topic: &str,
@@ -464,7 +464,7 @@ fn check_fence(tx: &Transaction<'_>, held: &Held) -> Result<(), OutboxError> {
     }
 }
 
-fn execute(
+pub(super) fn execute(
     tx: &Transaction<'_>,
     sql: &str,
     values: impl rusqlite::Params,
@@ -517,13 +517,13 @@ fn envelope(row: &Row<'_>) -> Result<Envelope, OutboxError> {
 }
 
 /// The clock of this machine: every process with this file has the same one.
-fn now() -> i64 {
+pub(super) fn now() -> i64 {
     let now = Timestamp::from_system_time(SystemTime::now());
     i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn explain(error: rusqlite::Error) -> OutboxError {
+pub(super) fn explain(error: rusqlite::Error) -> OutboxError {
     let said = error.to_string();
     if said.contains("no such table: hapax_") {
         return OutboxError::Unusable(

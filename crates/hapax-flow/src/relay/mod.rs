@@ -146,6 +146,15 @@ impl<O: Outbox> Relay<O> {
     ///
     /// When the outbox fails. [`OutboxError::Unusable`] also if an operator has to start the reader.
     pub async fn run_once(&self) -> Result<Counts, OutboxError> {
+        self.run_once_until(&CancellationToken::new()).await
+    }
+
+    /// The same, and returns earlier when `stop` is cancelled.
+    ///
+    /// # Errors
+    ///
+    /// As [`run_once`](Relay::run_once).
+    pub async fn run_once_until(&self, stop: &CancellationToken) -> Result<Counts, OutboxError> {
         let before = self.progress.counts();
         match self.take().await? {
             Take::Busy => Err(OutboxError::Lost),
@@ -160,7 +169,7 @@ impl<O: Outbox> Relay<O> {
             } => {
                 self.tell(news);
                 let mut session = Session::begin(self, held, position).await?;
-                session.drain().await?;
+                session.drain(stop).await?;
                 session.end().await?;
                 Ok(self.progress.counts().since(&before))
             }

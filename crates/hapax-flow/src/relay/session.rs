@@ -112,16 +112,15 @@ impl<O: Outbox> Session<O> {
         Ok(())
     }
 
-    /// Publishes what there is, and tries once what is set aside and due.
-    pub(super) async fn drain(&mut self) -> Result<(), OutboxError> {
-        let never = CancellationToken::new();
-        loop {
+    /// Publishes what there is, unless it is told to stop, and tries once what is set aside and due.
+    pub(super) async fn drain(&mut self, stop: &CancellationToken) -> Result<(), OutboxError> {
+        while !stop.is_cancelled() {
             let page = self.next_page().await?;
             let is_end = page.messages.is_empty() && !page.look_again;
             if page.messages.is_empty() {
                 self.move_to(page.next);
             } else {
-                self.publish_page(page, &never).await?;
+                self.publish_page(page, stop).await?;
             }
             if is_end {
                 break;

@@ -57,7 +57,7 @@ use hapax_core::store::{
     Change, Joins, KnownPrincipal, ListQuery, Put, Reading, Renewal, Reply, Store, StoreError,
     StoreInfo, Swept, Written,
 };
-use hapax_core::time::Clock;
+use hapax_core::time::{Clock, Timestamp};
 use rusqlite::Connection;
 
 use self::row::{Policies, Rows};
@@ -66,6 +66,15 @@ use self::writer::Writer;
 use super::sqlite_kit::{Readers, audit, blocking};
 
 pub use super::sqlite::{OpenError, SQLITE_VERSION_MIN};
+
+/// Writes an entry into the audit log of a user's file, in the transaction that is open on this
+/// connection. For operators of the outbox, whose changes commit with it.
+#[doc(hidden)]
+pub fn write_down(connection: &Connection, note: Note, now: Timestamp) -> rusqlite::Result<()> {
+    audit::GUEST
+        .write(connection, LogEntry::noted(note, now))
+        .map(drop)
+}
 
 /// Records in a SQLite file that other programs write too.
 pub struct Guest {
