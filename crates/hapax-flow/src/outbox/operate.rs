@@ -18,8 +18,10 @@ pub trait Operators: Send + Sync + 'static {
     fn readers(&self) -> Reply<'_, Result<Vec<ReaderState>, OutboxError>>;
 
     /// Messages that are set aside, by reader and in their order.
-    fn set_aside<'a>(&'a self, query: &'a AsideQuery)
-    -> Reply<'a, Result<Vec<Listed>, OutboxError>>;
+    fn set_aside<'a>(
+        &'a self,
+        query: &'a AsideQuery,
+    ) -> Reply<'a, Result<Vec<Listed>, OutboxError>>;
 
     /// One message: as it is set aside for each reader, and as it is in the outbox.
     fn find(&self, id: MessageId) -> Reply<'_, Result<Vec<Found>, OutboxError>>;

@@ -374,7 +374,9 @@ pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
         .map_err(|error| OutboxError::Corrupt(error.to_string()))
 }
 
-pub(super) fn one<T: for<'a> tokio_postgres::types::FromSql<'a>>(rows: &[Row]) -> Result<T, OutboxError> {
+pub(super) fn one<T: for<'a> tokio_postgres::types::FromSql<'a>>(
+    rows: &[Row],
+) -> Result<T, OutboxError> {
     let row = rows
         .first()
         .ok_or_else(|| OutboxError::Corrupt("a function returned nothing".into()))?;

@@ -35,10 +35,11 @@ pub use health::Readiness;
 pub use listen::{Limits, serve};
 pub use rules::Rules;
 
+use crate::relay::Oldest;
 use crate::telemetry::{Metrics, Unknowns};
 
 /// The format that prometheus-client encodes.
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The largest body of a request: an answer of the largest kept size as base64, and room for the
 /// rest.
@@ -60,6 +61,8 @@ pub struct Admin {
     unknowns: Unknowns,
     refusals: caller::Refusals,
     reloader: Option<reload::Reloader>,
+    /// The age of unpublished messages, if relays run here.
+    oldest: Option<Arc<Oldest>>,
 }
 
 impl Admin {
@@ -85,6 +88,7 @@ impl Admin {
             unknowns,
             refusals: caller::Refusals::default(),
             reloader: None,
+            oldest: None,
         }
     }
 
@@ -95,6 +99,12 @@ impl Admin {
             reloader: Some(reloader),
             ..self
         }
+    }
+
+    /// Says before each scrape how old messages are that relays have not published.
+    #[must_use]
+    pub(crate) fn with_relays(self, oldest: Option<Arc<Oldest>>) -> Admin {
+        Admin { oldest, ..self }
     }
 }
 
@@ -137,6 +147,9 @@ fn documented() -> OpenApiRouter<Admin> {
 #[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, content_type = "application/openmetrics-text", body = String, description = "OpenMetrics 1.0")))]
 async fn metrics(State(admin): State<Admin>) -> Response {
     admin.unknowns.refresh().await;
+    if let Some(oldest) = &admin.oldest {
+        oldest.refresh().await;
+    }
     ([(CONTENT_TYPE, OPENMETRICS)], admin.metrics.encode()).into_response()
 }
 

@@ -7,12 +7,16 @@ mod demo;
 mod fingerprint;
 mod health;
 mod keys;
+mod log_flag;
 mod man;
 mod migrate;
 mod openapi;
+mod outbox;
+mod relay;
 mod reload;
 mod secret_flags;
 mod serve;
+mod signals;
 mod store;
 mod sweep;
 mod text;
@@ -41,6 +45,8 @@ enum Command {
     DemoService(demo::service::Args),
     Reload(reload::Args),
     Keys(keys::Args),
+    Relay(relay::Args),
+    Outbox(outbox::Args),
     Config(config::Args),
     Openapi(openapi::Args),
     Fingerprint(fingerprint::Args),
@@ -134,6 +140,8 @@ pub fn main() -> ExitCode {
         Command::DemoService(args) => demo::service::run(&args).map_err(Exit::from),
         Command::Reload(args) => reload::run(&args),
         Command::Keys(args) => keys::run(args),
+        Command::Relay(args) => relay::run(&args),
+        Command::Outbox(args) => outbox::run(args),
         Command::Config(args) => config::run(&args),
         Command::Openapi(args) => openapi::run(&args),
         Command::Fingerprint(args) => fingerprint::run(&args),

@@ -8,16 +8,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use http::Uri;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpStream;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind};
 
 use self::announce::Announcer;
 use self::notify::Manager;
 use super::Exit;
 use super::config_flags::ConfigFlags;
+use super::log_flag::Log;
+use super::signals::{self, Stop};
 use crate::config::Config;
 use crate::config::file;
 use crate::gateway::{Change, Gateway, Options, ReloadError, Reread, StartError};
@@ -40,18 +41,8 @@ pub(super) struct Args {
     log: Option<Log>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Log {
-    Text,
-    Json,
-}
-
 pub(super) fn run(args: Args) -> Result<(), Exit> {
-    let log = match args.log {
-        None => logs::Format::Auto,
-        Some(Log::Text) => logs::Format::Text,
-        Some(Log::Json) => logs::Format::Json,
-    };
+    let log = Log::format(args.log);
     let announcer = Announcer::new(logs::init(log).map_err(Exit::usage)?);
     let ended = run_logged(args, announcer);
     // If JSON was requested explicitly, the reader of the log expects nothing else.
@@ -172,34 +163,12 @@ struct Signals {
     hangup: Signal,
 }
 
-struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
 impl Signals {
     fn new() -> Result<Signals, Exit> {
-        let listen = |kind| {
-            signal(kind)
-                .map_err(|error| Exit::failed(format!("could not listen for signals: {error}")))
-        };
-        let stop = Stop {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        };
         Ok(Signals {
-            stop,
-            hangup: listen(SignalKind::hangup())?,
+            stop: Stop::new()?,
+            hangup: signals::listen(SignalKind::hangup())?,
         })
-    }
-}
-
-impl Stop {
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
     }
 }
 

@@ -28,7 +28,8 @@ pub use redis::RedisUrl;
 pub(crate) use route::unguarded_siblings;
 pub use route::{Choice, PathAmbiguous, Pattern, Route, choose, route_of};
 pub use secret::Secret;
-pub use settings::{Config, Drain, ForwardAuth, Jwt, Limits, Timeouts, Tls, Upstream};
+pub(crate) use settings::give_up;
+pub use settings::{Config, Drain, ForwardAuth, Jwt, Limits, Relay, Timeouts, Tls, Upstream};
 pub use text::{admin_address, listen_address, upstream_url};
 pub use url::ServiceUrl;
 
@@ -231,6 +232,15 @@ impl Config {
                 "cache",
                 format!(
                     "`cache` is for a Postgres that several nodes share, and `store` (\"{}\") {reason}: leave it out",
+                    self.store
+                ),
+            ));
+        }
+        if !self.relays.is_empty() && !matches!(self.store, StoreUrl::Postgres(_)) {
+            mistakes.push((
+                "relay",
+                format!(
+                    "a relay reads the outbox of a Postgres here, and `store` is \"{}\", in which no transaction of yours commits: write store = \"postgres://USER@HOST/DATABASE\", or leave [relay.*] out; messages in your service's own SQLite file are published by `hapax relay --store sqlite:FILE`",
                     self.store
                 ),
             ));

@@ -25,10 +25,15 @@ pub async fn mistakes(config: &Config) -> Vec<String> {
         .as_ref()
         .and_then(|tls| listen::acceptor(tls).err());
     let proxy = Proxy::new(config, Metrics::new(), Tunnels::default()).err();
+    let relays = config.relays.iter().filter_map(|relay| {
+        let mistake = relay.to.open().err()?;
+        Some(format!("relay.{}: {mistake}", relay.reader))
+    });
     let others = [tls, proxy, principals(config).await];
     admin
         .into_iter()
         .chain(store)
+        .chain(relays)
         .chain(others.into_iter().flatten())
         .collect()
 }

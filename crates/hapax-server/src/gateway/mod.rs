@@ -41,8 +41,9 @@ pub(crate) use self::well_known::PATH as WELL_KNOWN;
 use crate::admin::reload::{Changed, NotReloaded};
 use crate::admin::{self, Admin, Readiness};
 use crate::config::{Config, RedisUrl, StoreUrl};
+use crate::relay::{Oldest, Relays, Source};
 use crate::store::{self, NotOpened};
-use crate::telemetry::{self, Metrics, PrincipalChanges, Timed, Traces};
+use crate::telemetry::{self, Metrics, PrincipalChanges, RelayStats, Timed, Traces};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -70,6 +71,8 @@ pub struct Gateway {
     ready: Arc<Readiness>,
     closing: CancellationToken,
     connections: TaskTracker,
+    /// Publish messages, if the configuration says so.
+    relays: Option<Relays>,
 }
 
 /// Optional parts of a gateway.
@@ -214,7 +217,10 @@ impl Gateway {
             options.reread,
             options.reload_scopes,
         );
-        let operators = operators.reloaded_by(for_operators(reloader.clone()));
+        let (relays, oldest) = start_relays(&live.load().config, &runtime.metrics)?;
+        let operators = operators
+            .reloaded_by(for_operators(reloader.clone()))
+            .with_relays(oldest);
 
         let local =
             |socket: &TcpListener| socket.local_addr().expect("a bound socket has an address");
@@ -240,6 +246,7 @@ impl Gateway {
             ready,
             closing,
             connections,
+            relays,
         })
     }
 
@@ -301,11 +308,34 @@ impl Gateway {
                 "connections were cut off that had not ended by the deadline"
             );
         }
+        // Last, so that what the last attempts emitted is published too.
+        if let Some(relays) = &self.relays
+            && !relays.stop(GOODBYE).await
+        {
+            tracing::warn!(
+                "a destination of messages did not answer in time: what was under way is published again"
+            );
+        }
         if let Some(traces) = traces {
             traces.clone().shutdown(GOODBYE).await;
         }
         drained
     }
+}
+
+/// Starts the relays of a configuration, and has them counted.
+fn start_relays(
+    config: &Config,
+    metrics: &Metrics,
+) -> Result<(Option<Relays>, Option<Arc<Oldest>>), StartError> {
+    if config.relays.is_empty() {
+        return Ok((None, None));
+    }
+    let source = Source::of(&config.store).map_err(StartError::Setting)?;
+    let relays = Relays::start(&source, &config.relays).map_err(StartError::Setting)?;
+    let oldest = Oldest::new(&source, relays.runtime.clone());
+    metrics.watch_relays(RelayStats::new(relays.progress.clone(), oldest.clone()));
+    Ok((Some(relays), Some(oldest)))
 }
 
 /// The reloader in the form that the admin listener calls.

@@ -17,6 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::collected::{self, Collected, Number};
 use super::events::{Counting, Events};
+use super::relays::RelayStats;
 use super::reloads::Reloads;
 use super::routes::{Requests, RouteMetrics};
 use super::timed::Clocks;
@@ -91,18 +92,7 @@ impl Metrics {
     pub fn new() -> Metrics {
         let mut registry = Registry::with_prefix("hapax");
         let to = &mut registry;
-        let build = [
-            ("version", env!("CARGO_PKG_VERSION")),
-            (
-                "commit",
-                option_env!("HAPAX_BUILD_COMMIT").unwrap_or("unknown"),
-            ),
-        ];
-        to.register(
-            "build",
-            "The version that runs, and the commit it was made from",
-            Info::new(build),
-        );
+        register_build(to);
         let connections: Family<Label, Gauge> = registered(
             to,
             "connections",
@@ -329,6 +319,11 @@ impl Metrics {
         self.collect(move || Some(ask()), collected::of_bodies);
     }
 
+    /// Reads the numbers of relays on every scrape.
+    pub(crate) fn watch_relays(&self, stats: RelayStats) {
+        self.registry().register_collector(Box::new(stats));
+    }
+
     fn collect<T: 'static>(
         &self,
         ask: impl Fn() -> Option<T> + Send + Sync + 'static,
@@ -363,6 +358,17 @@ impl Default for Metrics {
     fn default() -> Self {
         Metrics::new()
     }
+}
+
+/// Registers which version runs.
+pub(super) fn register_build(registry: &mut Registry) {
+    let commit = option_env!("HAPAX_BUILD_COMMIT").unwrap_or("unknown");
+    let build = [("version", env!("CARGO_PKG_VERSION")), ("commit", commit)];
+    registry.register(
+        "build",
+        "The version that runs, and the commit it was made from",
+        Info::new(build),
+    );
 }
 
 /// A gauge in seconds, registered and at zero.

@@ -68,7 +68,12 @@ impl Operators for PostgresOutbox {
         id: MessageId,
         signed: &'a Signed,
     ) -> Reply<'a, Result<bool, OutboxError>> {
-        Box::pin(self.change_message("SELECT hapax.delivery_retry($1, $2, $3, $4)", reader, id, signed))
+        Box::pin(self.change_message(
+            "SELECT hapax.delivery_retry($1, $2, $3, $4)",
+            reader,
+            id,
+            signed,
+        ))
     }
 
     fn skip<'a>(
@@ -77,7 +82,12 @@ impl Operators for PostgresOutbox {
         id: MessageId,
         signed: &'a Signed,
     ) -> Reply<'a, Result<bool, OutboxError>> {
-        Box::pin(self.change_message("SELECT hapax.delivery_skip($1, $2, $3, $4)", reader, id, signed))
+        Box::pin(self.change_message(
+            "SELECT hapax.delivery_skip($1, $2, $3, $4)",
+            reader,
+            id,
+            signed,
+        ))
     }
 
     fn start<'a>(

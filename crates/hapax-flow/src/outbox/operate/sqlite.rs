@@ -112,7 +112,9 @@ fn readers(tx: &Transaction<'_>) -> Result<Vec<ReaderState>, OutboxError> {
         let lease_until: i64 = row.get(2)?;
         let state = ReaderState {
             name: row.get(0)?,
-            active: row.get::<_, Option<String>>(1)?.filter(|_| lease_until > now),
+            active: row
+                .get::<_, Option<String>>(1)?
+                .filter(|_| lease_until > now),
             published: number(row.get(3)?),
             published_at: row.get::<_, Option<i64>>(4)?.map(time),
             stopped: row.get(5)?,
@@ -253,9 +255,8 @@ fn skip(tx: &Transaction<'_>, reader: &str, id: MessageId) -> Result<bool, Outbo
     let mut statement = tx.prepare(sql).map_err(explain)?;
     let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?));
     let rows = statement.query_map(params![reader, id.as_bytes()], read);
-    let removed: Vec<(String, Option<String>)> = rows
-        .and_then(|rows| rows.collect())
-        .map_err(explain)?;
+    let removed: Vec<(String, Option<String>)> =
+        rows.and_then(|rows| rows.collect()).map_err(explain)?;
     for (topic, key) in &removed {
         if let Some(key) = key {
             wake_next(tx, reader, topic, key, now())?;

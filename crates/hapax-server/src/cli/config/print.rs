@@ -44,7 +44,7 @@ fn to_toml(report: &[ReportSection], names: &[String]) -> String {
         if !section.header.is_empty() {
             printed.push('\n');
         }
-        printed += &match section.header {
+        printed += &match &*section.header {
             ROUTE if section.place == UNWRITTEN => unwritten(section),
             ROUTE => format!(
                 "# {}, {}\n{}",
@@ -85,7 +85,7 @@ fn unwritten(section: &ReportSection) -> String {
 /// Whether an optional section is absent: printed with its defaults alone, it would lack required
 /// settings.
 fn is_absent(section: &ReportSection) -> bool {
-    let is_optional = ["[tls]", "[jwt]", "[forward_auth]"].contains(&section.header);
+    let is_optional = ["[tls]", "[jwt]", "[forward_auth]"].contains(&&*section.header);
     is_optional && section.settings.iter().all(|setting| setting.is_default)
 }
 
@@ -125,7 +125,7 @@ fn to_json(report: &[ReportSection], names: &[String]) -> String {
         .iter()
         .map(|section| {
             let settings: Vec<Value> = section.settings.iter().map(json_setting).collect();
-            match section.header {
+            match &*section.header {
                 ROUTE => json!({
                     "section": "routes", "route": names.next(), "place": section.place, "settings": settings,
                 }),

@@ -52,9 +52,9 @@ fn object(table: &Table) -> Map<String, Value> {
             );
         }
     }
-    // What a section requires may come from a variable. Only a route's path and the parts of a
-    // velocity must be in the file.
-    let needs = ["routes", "velocity"].contains(&table.name);
+    // What a section requires may come from a variable. Only a route's path, the parts of a
+    // velocity and a relay's destination must be in the file.
+    let needs = ["routes", "velocity", "relay"].contains(&table.name);
     let required: Vec<&str> = table
         .settings()
         .filter(|setting| needs && matches!(setting.fallback, Fallback::Required))
@@ -77,6 +77,11 @@ fn property(setting: &Setting) -> Value {
     let mut schema = match setting.kind {
         Kind::Section(table) => return Value::Object(object(table)),
         Kind::Sections(table) => json!({ "type": "array", "items": object(table) }),
+        Kind::Named(table) => json!({
+            "type": "object",
+            "propertyNames": { "pattern": "^[A-Za-z0-9._-]{1,64}$" },
+            "additionalProperties": object(table),
+        }),
         Kind::Text | Kind::Path | Kind::Secret { .. } => {
             json!({ "type": "string", "minLength": 1 })
         }

@@ -12,7 +12,7 @@ const AT_ONCE: usize = 32;
 
 /// Who does this, and why, as flags.
 #[derive(clap::Args)]
-pub(super) struct Sign {
+pub(in crate::cli) struct Sign {
     /// Why, and how you know: for whoever reads the log
     #[arg(long, value_name = "TEXT")]
     reason: String,
@@ -22,6 +22,12 @@ pub(super) struct Sign {
 }
 
 impl Sign {
+    /// The same, for a store that is changed from here.
+    pub(in crate::cli) fn kept(&self) -> Result<hapax::core::audit::Signed, Exit> {
+        let Signed { by, reason } = self.signed()?;
+        hapax::core::audit::Signed::new(&by, &reason).map_err(Exit::usage)
+    }
+
     /// Prints to standard error which name is used, if none was given.
     pub(super) fn signed(&self) -> Result<Signed, Exit> {
         let by = self.by.clone().unwrap_or_else(|| {

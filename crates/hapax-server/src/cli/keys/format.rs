@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// A duration in its two largest units: `2m 5s`, `3h`, `1d 4h`.
-pub(super) fn age(span: Duration) -> String {
+pub(in crate::cli) fn age(span: Duration) -> String {
     let seconds = span.as_secs();
     let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
     let Some(largest) = units.iter().position(|(unit, _)| seconds >= *unit) else {

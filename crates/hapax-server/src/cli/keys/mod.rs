@@ -5,7 +5,7 @@ pub(super) mod client;
 mod direct;
 mod filter;
 mod forget;
-mod format;
+pub(super) mod format;
 mod list;
 mod log;
 mod newest;

@@ -171,7 +171,7 @@ fn without_underscores(name: &str) -> Option<String> {
     let plain = |text: &str| text.to_ascii_uppercase().replace("__", "_");
     TABLES
         .iter()
-        .filter(|table| table.name != "routes")
+        .filter(|table| !["routes", "relay"].contains(&table.name))
         .flat_map(|table| values(table).map(|setting| spell(Place::Section(table.name), setting)))
         .find(|variable| plain(variable) == plain(name))
 }
@@ -227,6 +227,9 @@ fn describe_unknown(rest: &str) -> String {
             "a route is a number, counted from 0, and a setting, as \
              in HAPAX__ROUTES__0__MODE"
                 .to_owned()
+        }
+        (None, Some(Kind::Named(table))) => {
+            format!("sections {} are written in the file alone", table.header)
         }
         (None, Some(Kind::Section(table))) => {
             let names: Vec<&str> = values(table).collect();

@@ -6,7 +6,7 @@
 //! settings; `environment.rs` reads variables; `section.rs` reads one section and records mistakes;
 //! `value.rs` reads single values; `checks.rs` looks for contradictions in the sections about the
 //! gateway itself, `routes.rs` and `policy.rs` in those about routes, `principals.rs` in those
-//! about callers; `mistake.rs` shows the lines, `hidden.rs` removes the secrets from them;
+//! about callers, `relays.rs` in those about relays; `mistake.rs` shows the lines, `hidden.rs` removes the secrets from them;
 //! `report.rs` records where each value came from.
 
 mod addresses;
@@ -16,6 +16,7 @@ mod hidden;
 mod mistake;
 pub(super) mod policy;
 pub(super) mod principals;
+mod relays;
 mod report;
 mod routes;
 pub(crate) mod section;
@@ -40,7 +41,7 @@ use super::settings::{
     DEFAULTS, DRAIN, FORWARD_AUTH, JWT, LIMITS, ROUTES, Settings, TIMEOUTS, TLS, TOP, Table,
     UPSTREAM,
 };
-use super::{Config, Drain, PrincipalSource, PrincipalSources, Route, StoreUrl};
+use super::{Config, Drain, PrincipalSource, PrincipalSources, Relay, Route, StoreUrl};
 
 /// Overrides of the file: variables, and flags, which override those too.
 #[derive(Clone, Debug, Default)]
@@ -108,7 +109,7 @@ pub fn parse(path: &Path, text: &str, overrides: &Overrides) -> Result<Loaded, C
         mistakes, report, ..
     } = context;
     mistakes.finish()?;
-    let (report, warnings) = report.finish(places);
+    let (report, warnings) = report.finish(places, &config.relays);
     Ok(Loaded {
         routes: config.all_routes(),
         config,
@@ -139,6 +140,28 @@ pub fn store(
     drop(top);
     context.mistakes.finish()?;
     Ok(store)
+}
+
+/// Reads only what relays need: the store's URL, if a file or a variable sets it, and the relays.
+pub(crate) fn relays(
+    path: &Path,
+    environment: &Environment,
+) -> Result<(Option<StoreUrl>, Vec<Relay>), ConfigError> {
+    let text = read_text(Some(path))?;
+    let context = context(path, &text, environment);
+    let table = table(&text, &context.mistakes)?;
+    let variables = Variables::read(environment, &context.mistakes);
+    let top = Section::absent(&TOP, &context)
+        .with_table(table.get_ref(), At::File(0..0))
+        .with_variables(variables.section(""));
+    let mut store = top.get("store", parsed(StoreUrl::from_str));
+    if let Some(store) = &mut store {
+        put_beside(&top, store);
+    }
+    let relays = relays::relays(&top);
+    drop(top);
+    context.mistakes.finish()?;
+    Ok((store, relays))
 }
 
 fn context<'a>(path: &Path, text: &'a str, environment: &'a Environment) -> Context<'a> {
@@ -217,6 +240,7 @@ fn config<'a>(
     (config.defaults, config.probe) = policy::policy(&all, &around);
     let routes = route_sections(&top, &all, variables, context);
     config.routes = routes::routes(&routes, &around);
+    config.relays = relays::relays(&top);
     let (jwt, forward_auth) = (section(&JWT), section(&FORWARD_AUTH));
     config.jwt = principals::jwt(&jwt);
     config.forward_auth = principals::forward_auth(&forward_auth);

@@ -1,12 +1,13 @@
 //! The effective values and their origins, for `hapax config print` and `explain`.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use toml::de::DeValue;
 
-use crate::config::settings::{Fallback, Kind, ROUTES, Setting, TABLES, Table};
-use crate::config::{password, url};
+use crate::config::settings::{Fallback, Kind, RELAY, ROUTES, Setting, TABLES, Table};
+use crate::config::{Relay, password, url};
 
 /// What was read, setting by setting.
 #[derive(Default)]
@@ -20,7 +21,7 @@ pub(super) struct Report {
 #[derive(Clone, Debug)]
 pub struct ReportSection {
     /// Its header as written; empty for the top level.
-    pub header: &'static str,
+    pub header: Cow<'static, str>,
     /// Where it begins; empty if it is not written.
     pub place: String,
     /// Its settings.
@@ -109,11 +110,16 @@ impl Report {
             .insert((table.name, index, read.name), read);
     }
 
-    /// All effective values, with the places of the routes, and the warnings.
-    pub(super) fn finish(self, routes: Vec<String>) -> (Vec<ReportSection>, Vec<String>) {
+    /// All effective values, with the places of the routes and the names of the relays, and the
+    /// warnings.
+    pub(super) fn finish(
+        self,
+        routes: Vec<String>,
+        relays: &[Relay],
+    ) -> (Vec<ReportSection>, Vec<String>) {
         let mut read = self.settings.into_inner();
         let mut section = |table: &Table, index, place| ReportSection {
-            header: table.header,
+            header: Cow::Borrowed(table.header),
             place,
             settings: table
                 .settings()
@@ -126,16 +132,29 @@ impl Report {
         };
         let alone = TABLES
             .iter()
-            .filter(|table| !["defaults", "routes"].contains(&table.name));
+            .filter(|table| !["defaults", "routes", "relay"].contains(&table.name));
         let mut report: Vec<ReportSection> = alone
             .map(|table| section(table, 0, String::new()))
             .collect();
         for (index, place) in routes.into_iter().enumerate() {
             report.push(section(&ROUTES, index, place));
         }
+        for (index, relay) in relays.iter().enumerate() {
+            let header = Cow::Owned(format!("[relay.{}]", toml_key(&relay.reader)));
+            let section = section(&RELAY, index, String::new());
+            report.push(ReportSection { header, ..section });
+        }
         let mut warnings = self.warnings.into_inner();
         warnings.sort();
         (report, warnings)
+    }
+}
+
+/// A name as it is written in a header: with a full stop in it, in quotes.
+fn toml_key(name: &str) -> String {
+    match name.contains('.') {
+        true => format!("\"{name}\""),
+        false => name.to_owned(),
     }
 }
 

@@ -404,6 +404,36 @@ impl<'a> Section<'a> {
         list.iter().enumerate().map(section).collect()
     }
 
+    /// The sections inside this one that have names of their own, each with its name, in the order
+    /// of the names.
+    pub(super) fn named(&self, table: &'static Table) -> Vec<(&'a str, Section<'a>)> {
+        let Some(written) = self.written.get(table.name) else {
+            return Vec::new();
+        };
+        let not_named = |at: &At<'_>| {
+            let message = format!(
+                "`{0}` is a section for each name: write [{0}.orders] and its settings below",
+                table.name
+            );
+            self.context.mistakes.at(at, message);
+        };
+        let DeValue::Table(sections) = written.value else {
+            not_named(&written.at);
+            return Vec::new();
+        };
+        let mut named = Vec::new();
+        for (key, value) in sections {
+            let at = At::File(key.span());
+            let DeValue::Table(text) = value.get_ref() else {
+                not_named(&at);
+                continue;
+            };
+            let section = Section::absent(table, self.context).with_index(named.len());
+            named.push((&**key.get_ref(), section.with_table(text, at)));
+        }
+        named
+    }
+
     /// Whether a setting is written, here or for all routes.
     pub(super) fn has(&self, name: &str) -> bool {
         self.written.contains_key(name)

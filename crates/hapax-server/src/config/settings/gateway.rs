@@ -9,7 +9,7 @@ use super::declare::{
     choice, count, directory, file, list, new_file, settings, shown_text, size, text, texts,
     timeout, token, up_to_a_day, value,
 };
-use super::{ForwardAuth, Jwt, Kind, Settings};
+use super::{ForwardAuth, Jwt, Kind, Relay, Settings};
 use crate::config::file::value::{networks, parse_texts};
 use crate::config::file::{checks, principals};
 use crate::config::text::{admin_address, listen_address, upstream_url};
@@ -129,6 +129,8 @@ settings! {
         /// What each route promises: the first that matches counts. After the last stands,
         /// unwritten, one for every path.
         routes: Vec<Route>,
+        /// Where messages are published.
+        relays: Vec<Relay>,
         /// What that last one promises.
         defaults: hapax::Policy,
         /// Whom it asks: see [`Route::probe`].

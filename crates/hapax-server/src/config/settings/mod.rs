@@ -3,7 +3,7 @@
 //! These declarations are the source of the reader of files and variables, the bounds, the
 //! defaults, the comparison of a reload, the JSON Schema, `hapax config print` and the tables of
 //! `docs/configuration.md`. `gateway.rs` has the settings of the gateway itself, `principals.rs`
-//! those that identify callers, `policy.rs` those of a route; `declare.rs` has the macro and the
+//! those that identify callers, `policy.rs` those of a route, `relay.rs` those of a relay; `declare.rs` has the macro and the
 //! kinds of values, and `suggest.rs` finds the name that was meant by a misspelled one.
 //!
 //! # How to add a setting
@@ -36,6 +36,7 @@ mod declare;
 mod gateway;
 mod policy;
 mod principals;
+mod relay;
 mod suggest;
 
 use std::time::Duration;
@@ -44,6 +45,8 @@ pub(crate) use self::declare::{Settings, Shown, Spec};
 pub use self::gateway::{Config, Drain, Limits, Timeouts, Tls, Upstream};
 pub(crate) use self::policy::{POLICY, ROUTE, VELOCITY};
 pub use self::principals::{ForwardAuth, Jwt};
+pub use self::relay::Relay;
+pub(crate) use self::relay::give_up;
 pub(crate) use self::suggest::{describe_unknown, find_nearest};
 
 /// The declaration of a section: the settings it may contain.
@@ -60,7 +63,7 @@ pub(crate) struct Table {
 }
 
 /// All sections, in the order in which they are shown.
-pub(crate) const TABLES: [&Table; 10] = [
+pub(crate) const TABLES: [&Table; 11] = [
     &TOP,
     &JWT,
     &FORWARD_AUTH,
@@ -71,6 +74,7 @@ pub(crate) const TABLES: [&Table; 10] = [
     &DRAIN,
     &DEFAULTS,
     &ROUTES,
+    &RELAY,
 ];
 
 pub(crate) static TOP: Table = table(
@@ -90,6 +94,10 @@ pub(crate) static TOP: Table = table(
             inner(Kind::Section(&DRAIN)),
             inner(Kind::Section(&DEFAULTS)),
             inner(Kind::Sections(&ROUTES)),
+            Setting {
+                needs_restart: true,
+                ..inner(Kind::Named(&RELAY))
+            },
         ],
     ],
 );
@@ -166,6 +174,15 @@ pub(crate) static ROUTES: Table = table(
     &[ROUTE, POLICY],
 );
 
+pub(crate) static RELAY: Table = table(
+    "relay",
+    "[relay.NAME]",
+    "Messages of the outbox are published to a destination. `NAME` is that of the reader, which is \
+     how far a destination has got: keep it. For `hapax relay --config`, and for `hapax serve`, \
+     which runs them beside the gateway if `store` is a Postgres.",
+    &[Relay::SETTINGS],
+);
+
 const fn table(
     name: &'static str,
     header: &'static str,
@@ -183,7 +200,7 @@ const fn table(
 /// A section inside another.
 const fn inner(kind: Kind) -> Setting {
     let name = match kind {
-        Kind::Section(table) | Kind::Sections(table) => table.name,
+        Kind::Section(table) | Kind::Sections(table) | Kind::Named(table) => table.name,
         _ => "",
     };
     Setting {
@@ -222,6 +239,11 @@ impl Table {
 /// Whether a setting, named with its section, takes effect only at a start.
 pub(crate) fn needs_restart(path: &str) -> bool {
     let (section, name) = path.split_once('.').unwrap_or(("", path));
+    let name = match section {
+        // Between them is the name of the section.
+        "relay" => name.rsplit('.').next().unwrap_or_default(),
+        _ => name,
+    };
     TABLES
         .iter()
         .find(|known| known.name == section)
@@ -252,6 +274,8 @@ pub(crate) enum Kind {
     Section(&'static Table),
     /// A list of sections.
     Sections(&'static Table),
+    /// Sections of this form, each with a name of its own.
+    Named(&'static Table),
     /// Text, which the reader checks further.
     Text,
     /// One of these words.
@@ -330,8 +354,10 @@ impl Setting {
 
     /// Whether it is a section rather than a value.
     pub(crate) const fn is_section(&self) -> bool {
-        matches!(self.kind, Kind::Section(_) | Kind::Sections(_))
-            && !matches!(self.fallback, Fallback::Is(_))
+        matches!(
+            self.kind,
+            Kind::Section(_) | Kind::Sections(_) | Kind::Named(_)
+        ) && !matches!(self.fallback, Fallback::Is(_))
     }
 }
 

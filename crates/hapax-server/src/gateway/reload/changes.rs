@@ -27,8 +27,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// Every setting that differs, in the order of the documentation. A route that is added or removed
-/// is one change, not one per setting.
+/// Every setting that differs, in the order of the documentation. A route or relay that is added or
+/// removed is one change, not one per setting.
 pub(super) fn between(old: &Config, new: &Config) -> Vec<Change> {
     let (old, new) = (values(old), values(new));
     let find = |values: &[Value], name: &str| {
@@ -40,7 +40,8 @@ pub(super) fn between(old: &Config, new: &Config) -> Vec<Change> {
     for Value { name, .. } in new.iter().chain(gone) {
         let (from, to) = (find(&old, name), find(&new, name));
         let is_of_one_side = from.is_none() || to.is_none();
-        if from != to && !(is_of_one_side && name.starts_with("routes.")) {
+        let is_of_named = name.starts_with("routes.") || name.starts_with("relay.");
+        if from != to && !(is_of_one_side && is_of_named) {
             changes.push(Change {
                 setting: name.clone(),
                 from: from.map(|value| value.shown),
@@ -91,6 +92,11 @@ fn values(config: &Config) -> Vec<Value> {
     add("timeouts.", config.timeouts.values());
     add("limits.", config.limits.values());
     add("drain.", config.drain.values());
+    let readers = config.relays.iter().map(|relay| &*relay.reader).collect();
+    add("", vec![plain("relay", join(readers))]);
+    for relay in &config.relays {
+        add(&format!("relay.{}.", relay.reader), relay.values());
+    }
     let names = config.routes.iter().map(|route| &*route.name).collect();
     add("", vec![plain("routes", join(names))]);
     let own_principals = config.routes.iter().map(|route| route.principal.as_ref());
@@ -132,7 +138,7 @@ mod tests {
             .into_iter()
             .map(|value| value.name)
             .collect();
-        let is_single = |table: &&&Table| !["defaults", "routes"].contains(&table.name);
+        let is_single = |table: &&&Table| !["defaults", "routes", "relay"].contains(&table.name);
         for table in TABLES.iter().filter(is_single) {
             for setting in table.settings().filter(|setting| !setting.is_section()) {
                 let name = format!("{}.{}", table.name, setting.name);

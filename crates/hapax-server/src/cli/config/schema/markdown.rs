@@ -27,9 +27,8 @@ fn section(table: &Table) -> String {
         rows(table) + "\n"
     };
     format!(
-        "## {title}\n\n{} {}\n\n{settings}",
-        table.about,
-        variable(table)
+        "## {title}\n\n{}\n\n{settings}",
+        format!("{} {}", table.about, variable(table)).trim_end(),
     )
 }
 
@@ -41,6 +40,7 @@ fn variable(table: &Table) -> String {
             "As a variable: `HAPAX__{}`.",
             first.name.to_ascii_uppercase()
         ),
+        ("relay", _) => String::new(),
         ("routes", _) => "As a variable: `HAPAX__ROUTES__0__MODE`, counted from 0.".to_owned(),
         (section, Some(first)) => {
             format!(
@@ -86,6 +86,7 @@ fn value(kind: Kind) -> String {
     match kind {
         Kind::Section(_) => "section".to_owned(),
         Kind::Sections(table) => format!("list of `{}`", table.name),
+        Kind::Named(table) => format!("sections `{}`", table.header),
         Kind::Text => "text".to_owned(),
         Kind::Choice(words) => words
             .iter()

@@ -1,0 +1,46 @@
+//! The metrics of `hapax relay`, served at an address of their own.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tokio::net::TcpListener;
+
+use super::{Oldest, Relays, Source};
+use crate::admin;
+use crate::telemetry::{Metrics, RelayStats, encode_relays};
+
+/// The metrics of relays without a gateway.
+pub(crate) struct RelayMetrics {
+    stats: RelayStats,
+    oldest: Arc<Oldest>,
+}
+
+impl RelayMetrics {
+    pub(crate) fn new(source: &Source, relays: &Relays) -> RelayMetrics {
+        let oldest = Oldest::new(source, relays.runtime.clone());
+        RelayMetrics {
+            stats: RelayStats::new(relays.progress.clone(), oldest.clone()),
+            oldest,
+        }
+    }
+
+    /// Serves them for ever.
+    pub(crate) async fn serve(self, socket: TcpListener) {
+        let shared = Arc::new(self);
+        let scrape = move || {
+            let metrics = shared.clone();
+            async move {
+                metrics.oldest.refresh().await;
+                let content_type = [(CONTENT_TYPE, admin::OPENMETRICS)];
+                (content_type, encode_relays(&metrics.stats)).into_response()
+            }
+        };
+        let router = Router::new().route("/metrics", get(scrape));
+        // It counts connections, which nobody reads here.
+        let counted = Metrics::new();
+        admin::serve(socket, router, counted, admin::Limits::default()).await;
+    }
+}
