@@ -21,7 +21,10 @@ async fn each_order_has_one_message_and_a_refused_one_has_none() {
     let second = place(address, "order-19", 2).await;
 
     let published = relay(directory.path()).await;
-    let orders: Vec<_> = published.iter().map(|message| &message["payload"]).collect();
+    let orders: Vec<_> = published
+        .iter()
+        .map(|message| &message["payload"])
+        .collect();
     assert_eq!(orders, [&first.json(), &second.json()]);
     for message in &published {
         assert_eq!(message["topic"], "orders");

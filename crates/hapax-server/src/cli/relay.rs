@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hapax::core::flow::GiveUp;
 use hapax_flow::outbox::OutboxError;
+use hapax_flow::publish::webhook::Network;
 use hapax_flow::relay::Counts;
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -36,7 +37,8 @@ pub(super) struct Args {
     /// that has opened it as a Guest [default: what the configuration or HAPAX__STORE says]
     #[arg(long, value_name = "URL", value_parser = StoreFlag::parse)]
     store: Option<StoreFlag>,
-    /// Where messages go: stdout: for a line of JSON each, or null: for nowhere
+    /// Where messages go: nats://HOST:PORT, https://HOST/PATH for webhooks, stdout: for a line of
+    /// JSON each, or null: for nowhere
     #[arg(long, value_name = "DESTINATION")]
     to: Option<String>,
     /// The name under which it is kept how far the destination has got; with a configuration, the
@@ -50,6 +52,12 @@ pub(super) struct Args {
     /// Attempts to send a message, the first one included [default: 12]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), requires = "to")]
     attempts: Option<u32>,
+    /// A file with a secret that signs webhooks; several are a rotation
+    #[arg(long, value_name = "FILE", requires = "to")]
+    secret_file: Vec<PathBuf>,
+    /// A network that webhooks may go to although it is not of the open internet
+    #[arg(long, value_name = "NETWORK", requires = "to")]
+    allow_network: Vec<Network>,
     /// The configuration that names the store, and without --to the relays
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -127,6 +135,12 @@ impl Args {
         Ok(Relay {
             give_up: self.give_up.unwrap_or(usual.give_up),
             attempts_max: self.attempts.unwrap_or(usual.attempts_max),
+            secret_files: self
+                .secret_file
+                .iter()
+                .map(|path| path.to_string_lossy().into_owned())
+                .collect(),
+            allow_networks: self.allow_network.clone(),
             ..usual
         })
     }

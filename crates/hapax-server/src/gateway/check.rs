@@ -26,7 +26,7 @@ pub async fn mistakes(config: &Config) -> Vec<String> {
         .and_then(|tls| listen::acceptor(tls).err());
     let proxy = Proxy::new(config, Metrics::new(), Tunnels::default()).err();
     let relays = config.relays.iter().filter_map(|relay| {
-        let mistake = relay.to.open().err()?;
+        let mistake = relay.to.open(relay).err()?;
         Some(format!("relay.{}: {mistake}", relay.reader))
     });
     let others = [tls, proxy, principals(config).await];

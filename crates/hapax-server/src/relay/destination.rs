@@ -2,21 +2,30 @@
 //! in this crate: a variant, how it is read, how it is shown, and its publisher.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use hapax_flow::publish::{Null, Publisher, Stdout};
+use hapax_flow::publish::cloud_events::CloudEvents;
+use hapax_flow::publish::webhook::{self, Endpoint, Secret};
+use hapax_flow::publish::{Nats, NatsCredentials, NatsOptions, Null, Publisher, Stdout, Webhook};
+
+use crate::config::Relay;
 
 /// Every form of a destination, for messages.
-const FORMS: &str = "stdout: or null:";
+const FORMS: &str = "nats://HOST:PORT, tls://HOST:PORT for NATS with TLS, https://HOST/PATH for webhooks, stdout: or null:";
 
 /// A destination of messages.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Destination {
     /// Standard output, a line of JSON for each message: `stdout:`.
     Stdout,
     /// Nowhere, for measuring: `null:`.
     Null,
+    /// Servers of NATS with JetStream: `nats://` or `tls://`, several of them behind commas.
+    Nats(Vec<String>),
+    /// Webhooks: `https://`, or `http://` to this machine.
+    Webhook(String),
 }
 
 impl Destination {
@@ -25,25 +34,65 @@ impl Destination {
         match self {
             Destination::Stdout => "stdout",
             Destination::Null => "null",
+            Destination::Nats(_) => "nats",
+            Destination::Webhook(_) => "webhook",
         }
     }
 
-    /// What sends messages there. Called on the runtime of the relays, once for each relay.
+    /// What sends messages there, with the settings of this relay. Called on the runtime of the
+    /// relays, once for each relay.
     ///
     /// # Errors
     ///
     /// If something about it cannot work, such as a file that it names. A destination that cannot
     /// be reached now is no error.
-    #[expect(
-        clippy::unnecessary_wraps,
-        reason = "the destinations so far need nothing that could be missing"
-    )]
-    pub(crate) fn open(&self) -> Result<Arc<dyn Publisher>, String> {
+    pub(crate) fn open(&self, relay: &Relay) -> Result<Arc<dyn Publisher>, String> {
         Ok(match self {
             Destination::Stdout => Arc::new(Stdout::new()),
             Destination::Null => Arc::new(Null),
+            Destination::Nats(servers) => Arc::new(nats(servers, relay)?),
+            Destination::Webhook(url) => Arc::new(webhook(url, relay)?),
         })
     }
+}
+
+fn events(relay: &Relay) -> Result<CloudEvents, String> {
+    CloudEvents::new(&relay.source, relay.cloud_events).map_err(|error| error.to_string())
+}
+
+fn nats(servers: &[String], relay: &Relay) -> Result<Nats, String> {
+    let mut options = NatsOptions::new(servers);
+    options.subject.clone_from(&relay.subject);
+    options.events = events(relay)?;
+    options.root_certificates.extend(relay.ca_file.clone());
+    if let Some(file) = &relay.credentials_file {
+        options.credentials = NatsCredentials::File(file.clone());
+    }
+    Nats::new(options).map_err(|error| error.to_string())
+}
+
+fn webhook(url: &str, relay: &Relay) -> Result<Webhook, String> {
+    let endpoint = Endpoint {
+        allow_networks: relay.allow_networks.clone(),
+        ca_file: relay.ca_file.clone(),
+        ..Endpoint::new(url)
+    };
+    let mut options = webhook::Options::new(endpoint);
+    options.events = events(relay)?;
+    let secrets = relay
+        .secret_files
+        .iter()
+        .map(|path| secret(Path::new(path)));
+    options.secrets = secrets.collect::<Result<_, _>>()?;
+    Webhook::new(options).map_err(|error| error.to_string())
+}
+
+fn secret(path: &Path) -> Result<Secret, String> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("the secret in {shown} cannot be read: {error}"))?;
+    let secret = text.trim().parse::<Secret>();
+    secret.map_err(|error| format!("{shown}: {error}"))
 }
 
 impl FromStr for Destination {
@@ -56,6 +105,14 @@ impl FromStr for Destination {
             Some((scheme @ ("stdout" | "null"), _)) => {
                 Err(format!("nothing stands after the colon: write {scheme}:"))
             }
+            Some(("nats" | "tls", _)) => {
+                let servers: Vec<String> =
+                    text.split(',').map(|url| url.trim().to_owned()).collect();
+                let checked = Nats::new(NatsOptions::new(&servers));
+                checked.map_err(|error| error.to_string())?;
+                Ok(Destination::Nats(servers))
+            }
+            Some(("https" | "http", _)) => Ok(Destination::Webhook(text.to_owned())),
             None if matches!(text, "stdout" | "null") => Err(format!("write {text}: with a colon")),
             // What follows may contain a password.
             Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => Err(
@@ -66,14 +123,40 @@ impl FromStr for Destination {
     }
 }
 
-/// Without what is secret.
+/// Without what is secret: users and passwords, and the path of a webhook, which may be one.
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Destination::Stdout => "stdout:",
-            Destination::Null => "null:",
-        })
+        match self {
+            Destination::Stdout => f.write_str("stdout:"),
+            Destination::Null => f.write_str("null:"),
+            Destination::Nats(servers) => {
+                let shown: Vec<String> = servers.iter().map(|url| without_user(url)).collect();
+                f.write_str(&shown.join(","))
+            }
+            Destination::Webhook(url) => {
+                let shown = without_user(url);
+                let (scheme, rest) = shown.split_once("://").unwrap_or(("https", &shown));
+                let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+                write!(f, "{scheme}://{host}/…")
+            }
+        }
     }
+}
+
+impl fmt::Debug for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn without_user(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return "…".to_owned();
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
 }
 
 #[cfg(test)]
@@ -82,8 +165,28 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_read_again() {
-        for destination in [Destination::Stdout, Destination::Null] {
+        for destination in [
+            Destination::Stdout,
+            Destination::Null,
+            Destination::Nats(vec!["nats://a:4222".into(), "tls://b:4222".into()]),
+        ] {
             assert_eq!(destination.to_string().parse(), Ok(destination));
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        for (text, shown) in [
+            ("nats://user:word@host:4222", "nats://host:4222"),
+            (
+                "https://u:p@example.com/hooks/s3cret?key=1",
+                "https://example.com/…",
+            ),
+            ("http://127.0.0.1:80", "http://127.0.0.1:80/…"),
+        ] {
+            let destination: Destination = text.parse().expect(text);
+            assert_eq!(destination.to_string(), shown);
+            assert_eq!(format!("{destination:?}"), shown);
         }
     }
 
@@ -96,6 +199,7 @@ mod tests {
                 "carrier:pigeon@secret",
                 "there is no destination `carrier:`",
             ),
+            ("nats://", "servers of NATS"),
             ("", "this is no destination"),
         ] {
             let refused = text.parse::<Destination>().unwrap_err();

@@ -139,7 +139,7 @@ fn open(source: &Source, relays: &[Relay]) -> Result<Vec<(String, Arc<AnyRelay>)
     let open = |relay: &Relay| {
         let publisher = relay
             .to
-            .open()
+            .open(relay)
             .map_err(|reason| format!("the relay {}: {reason}", relay.reader))?;
         let relaying = source.relay(publisher, relay.options());
         Ok((relay.reader.clone(), Arc::new(relaying)))

@@ -1,19 +1,29 @@
 //! The settings of a relay.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use hapax::core::flow::GiveUp;
+use hapax_flow::publish::cloud_events::Mode;
+use hapax_flow::publish::webhook::{Network, NetworkError};
 
 use super::Settings;
-use super::declare::{choice, count, duration, settings, text};
+use super::declare::{
+    choice, count, display, duration, file, list, settings, shown_text, text, texts,
+};
+use crate::config::file::value::parse_texts;
 use crate::relay::Destination;
 
 settings! {
     /// Where messages are published, and how: `[relay.NAME]`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Relay {
-        /// where messages go: `stdout:`, a line of JSON for each; `null:`, nowhere, for measuring
-        to: Destination = required, text(|text| text.parse()).at_start(), "stdout:";
+        /// where messages go: `nats://HOST:PORT` (`tls://` for TLS; several with commas), to streams
+        /// of JetStream; `https://HOST/PATH`, as webhooks; `stdout:`, a line of JSON for each;
+        /// `null:`, nowhere, for measuring
+        to: Destination = required,
+            shown_text(|text| text.parse(), display).compared_by(compared).at_start(),
+            "nats://127.0.0.1:4222";
         /// what happens to a message that the destination refuses, or that was tried `attempts_max`
         /// times: `hold`, it waits for an operator, and so do the later ones of its key; `dead`, it
         /// is kept to be seen, and later ones go on
@@ -33,6 +43,36 @@ settings! {
             )
             .at_start(),
             "1s";
+        /// the source of messages in the sense of CloudEvents
+        source: String = is "/hapax", text(|text| Ok(text.to_owned())).at_start(), "/shop";
+        /// how NATS and webhooks carry messages: `binary`, the payload as it is, with the rest in
+        /// headers; `structured`, all in one JSON object
+        cloud_events: Mode = is "binary",
+            choice(&["binary", "structured"], mode, |mode| Some(mode_word(*mode).to_owned()))
+            .at_start(),
+            "structured";
+        /// files with a secret each (`whsec_…` or `whsk_…`), by whole paths. Webhooks are signed with
+        /// each of them: two are a rotation
+        secret_files: Vec<String> = none,
+            texts(|value, _| parse_texts("/etc/hapax/webhook.secret", whole_path, value), list)
+            .at_start(),
+            "[\"/etc/hapax/webhook.secret\"]";
+        /// networks that webhooks may go to although they are not of the open internet
+        allow_networks: Vec<Network> = none,
+            texts(
+                |value, _| {
+                    parse_texts("10.0.0.0/8", |text| text.parse().map_err(|error: NetworkError| error.to_string()), value)
+                },
+                list,
+            )
+            .at_start(),
+            "[\"10.0.0.0/8\"]";
+        /// the subject of a message at NATS; `{topic}` stands for its topic
+        subject: String = is "{topic}", text(|text| Ok(text.to_owned())).at_start(), "shop.{topic}";
+        /// the credentials of a user of NATS: the file that `nsc` makes
+        credentials_file: Option<PathBuf> = none, file().at_start(), "/etc/hapax/relay.creds";
+        /// certificate authorities that NATS and webhooks may have, in PEM
+        ca_file: Option<PathBuf> = none, file().at_start(), "/etc/hapax/ca.pem";
     }
     and {
         /// The name of the reader: relays with the same one share its work, and one is active.
@@ -55,6 +95,40 @@ pub(crate) fn give_up(text: &str) -> Result<GiveUp, String> {
             "`{text}` is not known here: write \"hold\" or \"dead\""
         )),
     }
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    match text {
+        "binary" => Ok(Mode::Binary),
+        "structured" => Ok(Mode::Structured),
+        _ => Err(format!(
+            "`{text}` is not known here: write \"binary\" or \"structured\""
+        )),
+    }
+}
+
+fn mode_word(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Binary => "binary",
+        Mode::Structured => "structured",
+    }
+}
+
+fn whole_path(text: &str) -> Result<String, String> {
+    match text.starts_with('/') {
+        true => Ok(text.to_owned()),
+        false => Err(format!("`{text}` is not a whole path: begin it with /")),
+    }
+}
+
+/// A destination with what is secret in it.
+#[expect(clippy::unnecessary_wraps, reason = "a declaration wants this type")]
+fn compared(to: &Destination) -> Option<String> {
+    Some(match to {
+        Destination::Nats(servers) => servers.join(","),
+        Destination::Webhook(url) => url.clone(),
+        other => other.to_string(),
+    })
 }
 
 fn word(give_up: GiveUp) -> &'static str {
