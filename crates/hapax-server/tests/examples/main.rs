@@ -8,6 +8,7 @@
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
 mod client;
+mod debezium;
 mod files;
 #[path = "../harness/mod.rs"]
 mod harness;
