@@ -19,6 +19,7 @@ pub(crate) mod reload;
 mod rules;
 mod settle;
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -35,7 +36,6 @@ pub use health::Readiness;
 pub use listen::{Limits, serve};
 pub use rules::Rules;
 
-use crate::relay::Oldest;
 use crate::telemetry::{Metrics, Unknowns};
 
 /// The format that prometheus-client encodes.
@@ -44,6 +44,9 @@ pub(crate) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.
 /// The largest body of a request: an answer of the largest kept size as base64, and room for the
 /// rest.
 const BODY_BYTES_MAX: usize = 2 << 20;
+
+/// Asks for something that metrics tell.
+pub(crate) type Refresh = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// Everything that the admin listener answers from. Cheap to clone.
 #[derive(Clone)]
@@ -61,8 +64,8 @@ pub struct Admin {
     unknowns: Unknowns,
     refusals: caller::Refusals,
     reloader: Option<reload::Reloader>,
-    /// The age of unpublished messages, if relays run here.
-    oldest: Option<Arc<Oldest>>,
+    /// What else is asked for before a scrape.
+    refresh: Option<Refresh>,
 }
 
 impl Admin {
@@ -88,7 +91,7 @@ impl Admin {
             unknowns,
             refusals: caller::Refusals::default(),
             reloader: None,
-            oldest: None,
+            refresh: None,
         }
     }
 
@@ -101,10 +104,10 @@ impl Admin {
         }
     }
 
-    /// Says before each scrape how old messages are that relays have not published.
+    /// Asks for something before each scrape.
     #[must_use]
-    pub(crate) fn with_relays(self, oldest: Option<Arc<Oldest>>) -> Admin {
-        Admin { oldest, ..self }
+    pub(crate) fn refreshing(self, refresh: Option<Refresh>) -> Admin {
+        Admin { refresh, ..self }
     }
 }
 
@@ -147,8 +150,8 @@ fn documented() -> OpenApiRouter<Admin> {
 #[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, content_type = "application/openmetrics-text", body = String, description = "OpenMetrics 1.0")))]
 async fn metrics(State(admin): State<Admin>) -> Response {
     admin.unknowns.refresh().await;
-    if let Some(oldest) = &admin.oldest {
-        oldest.refresh().await;
+    if let Some(refresh) = &admin.refresh {
+        refresh().await;
     }
     ([(CONTENT_TYPE, OPENMETRICS)], admin.metrics.encode()).into_response()
 }

@@ -16,8 +16,9 @@ use super::log_flag::Log;
 use super::secret_flags::StoreFlag;
 use super::signals::Stop;
 use super::{Exit, text};
-use crate::config::{Environment, Relay, StoreUrl, file, give_up};
-use crate::relay::{Destination, OnceError, RelayMetrics, Relays, Source, once, reader_name};
+use crate::config::{Environment, Relay, StoreUrl, file, give_up, reader_name};
+use crate::destination::Destination;
+use crate::relay::{OnceError, RelayMetrics, Relays, Source, once};
 use crate::telemetry::logs;
 
 /// How long relays may take to end what is under way, after a first signal.

@@ -41,9 +41,9 @@ pub(crate) use self::well_known::PATH as WELL_KNOWN;
 use crate::admin::reload::{Changed, NotReloaded};
 use crate::admin::{self, Admin, Readiness};
 use crate::config::{Config, RedisUrl, StoreUrl};
-use crate::relay::{Oldest, Relays, Source};
+use crate::relay::{self, Oldest, Relays, Source};
 use crate::store::{self, NotOpened};
-use crate::telemetry::{self, Metrics, PrincipalChanges, RelayStats, Timed, Traces};
+use crate::telemetry::{self, Metrics, PrincipalChanges, Timed, Traces};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -220,7 +220,7 @@ impl Gateway {
         let (relays, oldest) = start_relays(&live.load().config, &runtime.metrics)?;
         let operators = operators
             .reloaded_by(for_operators(reloader.clone()))
-            .with_relays(oldest);
+            .refreshing(oldest.map(for_scrapes));
 
         let local =
             |socket: &TcpListener| socket.local_addr().expect("a bound socket has an address");
@@ -334,8 +334,16 @@ fn start_relays(
     let source = Source::of(&config.store).map_err(StartError::Setting)?;
     let relays = Relays::start(&source, &config.relays).map_err(StartError::Setting)?;
     let oldest = Oldest::new(&source, relays.runtime.clone());
-    metrics.watch_relays(RelayStats::new(relays.progress.clone(), oldest.clone()));
+    metrics.watch_relays(relay::stats(&relays, &oldest));
     Ok((Some(relays), Some(oldest)))
+}
+
+/// Asking for the age of messages, in the form that the admin listener calls.
+fn for_scrapes(oldest: Arc<Oldest>) -> admin::Refresh {
+    Arc::new(move || {
+        let oldest = oldest.clone();
+        Box::pin(async move { oldest.refresh().await })
+    })
 }
 
 /// The reloader in the form that the admin listener calls.

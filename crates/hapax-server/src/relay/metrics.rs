@@ -21,10 +21,8 @@ pub(crate) struct RelayMetrics {
 impl RelayMetrics {
     pub(crate) fn new(source: &Source, relays: &Relays) -> RelayMetrics {
         let oldest = Oldest::new(source, relays.runtime.clone());
-        RelayMetrics {
-            stats: RelayStats::new(relays.progress.clone(), oldest.clone()),
-            oldest,
-        }
+        let stats = stats(relays, &oldest);
+        RelayMetrics { stats, oldest }
     }
 
     /// Serves them for ever.
@@ -43,4 +41,12 @@ impl RelayMetrics {
         let counted = Metrics::new();
         admin::serve(socket, router, counted, admin::Limits::default()).await;
     }
+}
+
+/// What these relays report.
+pub(crate) fn stats(relays: &Relays, oldest: &Arc<Oldest>) -> RelayStats {
+    let oldest = oldest.clone();
+    RelayStats::new(relays.progress.clone(), move |reader| {
+        oldest.seconds(reader)
+    })
 }

@@ -11,9 +11,10 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::Source;
 use super::source::AnyRelay;
-use super::{Destination, Source};
 use crate::config::Relay;
+use crate::destination::Destination;
 
 /// A relay that blocks, as one to a full pipe does, must not keep the others from renewing their
 /// leases.

@@ -11,17 +11,21 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::metrics::register_build;
-use crate::relay::Oldest;
 
 /// What relays in this process know of themselves.
 #[derive(Clone)]
 pub(crate) struct RelayStats {
     readers: Vec<(String, Arc<Progress>)>,
-    oldest: Arc<Oldest>,
+    /// The age in seconds of the oldest message that a reader has not published, if it is known.
+    oldest: Arc<dyn Fn(&str) -> Option<f64> + Send + Sync>,
 }
 
 impl RelayStats {
-    pub(crate) fn new(readers: Vec<(String, Arc<Progress>)>, oldest: Arc<Oldest>) -> RelayStats {
+    pub(crate) fn new(
+        readers: Vec<(String, Arc<Progress>)>,
+        oldest: impl Fn(&str) -> Option<f64> + Send + Sync + 'static,
+    ) -> RelayStats {
+        let oldest = Arc::new(oldest);
         RelayStats { readers, oldest }
     }
 }
@@ -97,7 +101,7 @@ impl Collector for RelayStats {
             "Age of the oldest message that the reader has not published; 0 if there is none";
         let oldest = ("relay_oldest", help, Some(&Unit::Seconds));
         self.each(&mut encoder, oldest, |reader, _| {
-            self.oldest.seconds(reader).map(ConstGauge::new)
+            (self.oldest)(reader).map(ConstGauge::new)
         })
     }
 }

@@ -99,6 +99,8 @@ fn sections(schema: &Value) -> Vec<(String, &Value)> {
         }
     }
     sections.push(("routes".to_owned(), &top["routes"]["items"]["properties"]));
+    let relay = &top["relay"]["additionalProperties"]["properties"];
+    sections.push(("relay.orders".to_owned(), relay));
     sections
 }
 
@@ -133,6 +135,7 @@ fn beside(section: &str, name: &str) -> &'static str {
             "principal_field = \"x-auth-user\"\n"
         }
         ("defaults" | "routes", "probe") => "mode = \"probe\"\n",
+        ("relay.orders", name) if name != "to" => "to = \"stdout:\"\n",
         ("routes", name) if name != "path" => "path = \"/a\"\n",
         _ => "",
     }
@@ -152,6 +155,7 @@ fn read(
     };
     let before = match section {
         "jwt" => "principal = \"jwt:sub\"\n",
+        "relay.orders" => "store = \"postgres://a@b/c\"\n",
         "forward_auth" => "principal = \"forward-auth:https://auth.example.com/\"\n",
         _ => "",
     };
@@ -265,7 +269,7 @@ fn as_json(text: &str) -> Option<Value> {
 }
 
 /// Files with mistakes that a schema can detect: unknown names, wrong types, numbers out of bounds.
-const WRONG: [&str; 12] = [
+const WRONG: [&str; 13] = [
     "lisen = \"127.0.0.1:4000\"",
     "listen = 4000",
     "[limits]\nstreams_max = 0",
@@ -278,6 +282,7 @@ const WRONG: [&str; 12] = [
     "[[routes]]\npath = \"/v1\"\nvelocity = [{ by = \"principal\" }]",
     "[defaults]\npath = \"/v1\"",
     "tls = true",
+    "relay = true",
 ];
 
 #[test]

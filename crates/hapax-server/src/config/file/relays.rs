@@ -1,9 +1,8 @@
 //! Reads the sections about relays.
 
 use super::section::Section;
-use crate::config::Relay;
 use crate::config::settings::{RELAY, Settings};
-use crate::relay::reader_name;
+use crate::config::{Relay, reader_name};
 
 pub(super) fn relays(top: &Section<'_>) -> Vec<Relay> {
     let mut relays = Vec::new();

@@ -12,7 +12,7 @@ use super::declare::{
     choice, count, display, duration, file, list, settings, shown_text, text, texts,
 };
 use crate::config::file::value::parse_texts;
-use crate::relay::Destination;
+use crate::destination::Destination;
 
 settings! {
     /// Where messages are published, and how: `[relay.NAME]`.

@@ -1,0 +1,138 @@
+//! What `hapax relay` publishes.
+
+use hapax_testkit::servers::Postgres;
+
+use crate::harness::{self, Program, Signal, migrated, words};
+use crate::{emit, free_address, guest, hapax, insert, lines};
+
+fn relay(line: &str) -> Program {
+    Program::start(harness::hapax().args(words(&format!("relay --log text {line}"))))
+}
+
+#[test]
+fn messages_of_sql_come_out_as_lines_of_json_once() {
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    let url = migrated(postgres);
+    let id = emit(postgres, &url, "o-1", "paid");
+    emit(postgres, &url, "o-1", "sent");
+    let said = hapax(&format!("relay --once --store {url} --to stdout:"));
+    said.assert_lines(0, 2);
+    let messages = lines(&said.stdout);
+    assert_eq!(messages[0]["id"], id.as_str());
+    assert_eq!(
+        (&messages[0]["topic"], &messages[0]["key"]),
+        (&"orders".into(), &"o-1".into())
+    );
+    let payloads = [&messages[0]["payload"], &messages[1]["payload"]];
+    assert_eq!(payloads, ["paid", "sent"]);
+    said.assert_told("stdout: published 2, set aside 0, given up 0");
+    let again = hapax(&format!("relay --once --json --store {url} --to stdout:"));
+    again.assert_lines(0, 0);
+    again.assert_told("\"published\":0,");
+    // Another reader begins with what is emitted from then on.
+    let other = hapax(&format!(
+        "relay --once --store {url} --to null: --reader audit"
+    ));
+    other.assert_told("audit: published 0");
+}
+
+#[tokio::test]
+async fn messages_of_a_sqlite_file_come_out_too() {
+    let (_directory, path) = guest().await;
+    insert(&path, "o-1", "paid");
+    let store = format!("sqlite:{}", path.display());
+    let said = hapax(&format!("relay --once --store {store} --to stdout:"));
+    said.assert_lines(0, 1);
+    assert_eq!(lines(&said.stdout)[0]["payload"], "paid");
+}
+
+#[test]
+fn a_stand_by_goes_on_when_the_active_relay_is_killed() {
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    let url = migrated(postgres);
+    let mut one = relay(&format!("--store {url} --to stdout:"));
+    one.wait_for("the relay is active");
+    let mut other = relay(&format!("--store {url} --to stdout:"));
+    other.wait_for("the relay begins");
+    emit(postgres, &url, "o-1", "of the first");
+    one.wait_for("of the first");
+    one.signal(Signal::KILL);
+    one.ended();
+    emit(postgres, &url, "o-1", "of the second");
+    other.wait_for("the relay is active");
+    other.wait_for("of the second");
+    other.signal(Signal::TERM);
+    assert_eq!(other.ended().code(), Some(0));
+    // It has given the reader up.
+    let last = hapax(&format!("relay --once --store {url} --to stdout:"));
+    last.assert_lines(0, 0);
+}
+
+#[test]
+fn metrics_are_served_for_relays_alone() {
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    let url = migrated(postgres);
+    emit(postgres, &url, "o-1", "paid");
+    let address = free_address();
+    let mut running = relay(&format!("--store {url} --to stdout: --metrics {address}"));
+    running.wait_for("metrics are served");
+    running.wait_for("\"payload\":\"paid\"");
+    let request = format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    let metrics = harness::exchange(address, request.as_bytes());
+    for line in [
+        "hapax_relay_published_total{reader=\"stdout\"} 1",
+        "hapax_relay_payload_bytes_total{reader=\"stdout\"} 4",
+        "hapax_relay_active{reader=\"stdout\"} 1",
+        "hapax_relay_stopped{reader=\"stdout\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line} in\n{metrics}");
+    }
+    assert!(metrics.contains("hapax_relay_oldest_seconds{reader=\"stdout\"}"));
+    assert!(!metrics.contains("hapax_requests"), "{metrics}");
+    let documented = include_str!("../../../../docs/metrics.md");
+    let types = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE hapax_relay_")?.split_once(' '));
+    let mut count = 0;
+    for (name, kind) in types {
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        let row = format!("| `hapax_relay_{name}{suffix}` † | {kind} | `reader` |");
+        assert!(documented.contains(&row), "{row}");
+        count += 1;
+    }
+    let rows = documented.matches("\n| `hapax_relay_").count();
+    assert_eq!(count, rows, "all of them are there");
+    running.signal(Signal::TERM);
+    assert_eq!(running.ended().code(), Some(0));
+}
+
+#[test]
+fn relays_of_a_configuration_run_without_a_gateway() {
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    let url = migrated(postgres);
+    emit(postgres, &url, "o-1", "paid");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("hapax.toml");
+    let settings = format!(
+        "store = \"{url}\"\n[relay.orders]\nto = \"stdout:\"\n[relay.measured]\nto = \"null:\"\n"
+    );
+    harness::replace(&file, &settings);
+    let said = hapax(&format!("relay --once --config {}", file.display()));
+    said.assert_code(0);
+    said.assert_told("orders: published");
+    said.assert_told("measured: published");
+    let one = hapax(&format!(
+        "relay --once --reader nobody --config {}",
+        file.display()
+    ));
+    one.assert_code(2);
+    one.assert_told("has no section [relay.nobody]");
+}
