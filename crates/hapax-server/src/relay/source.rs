@@ -17,7 +17,7 @@ use crate::config::StoreUrl;
 /// A database with an outbox.
 #[derive(Clone)]
 pub(crate) enum Source {
-    Postgres(ConnectOptions),
+    Postgres(Box<ConnectOptions>),
     /// The user's own file.
     Sqlite(PathBuf),
 }
@@ -31,7 +31,7 @@ impl Source {
     pub(crate) fn of(store: &StoreUrl) -> Result<Source, String> {
         match store {
             StoreUrl::Postgres(url) => ConnectOptions::parse(url.expose())
-                .map(Source::Postgres)
+                .map(|options| Source::Postgres(Box::new(options)))
                 .map_err(|error| error.to_string()),
             StoreUrl::Sqlite(path) => check_file(path).map(|()| Source::Sqlite(path.clone())),
             StoreUrl::Redis(_) | StoreUrl::Memory => Err(format!(
@@ -60,7 +60,7 @@ impl Source {
     /// The operators' side of the outbox, over a connection of its own.
     pub(crate) fn operators(&self) -> Arc<dyn Operators> {
         match self {
-            Source::Postgres(options) => Arc::new(PostgresOutbox::new(options.clone())),
+            Source::Postgres(options) => Arc::new(PostgresOutbox::new((**options).clone())),
             Source::Sqlite(path) => Arc::new(SqliteOutbox::new(path)),
         }
     }
@@ -69,7 +69,7 @@ impl Source {
     pub(super) fn relay(&self, publisher: Arc<dyn Publisher>, options: Options) -> AnyRelay {
         match self {
             Source::Postgres(database) => AnyRelay::Postgres(Relay::to(
-                PostgresOutbox::new(database.clone()),
+                PostgresOutbox::new((**database).clone()),
                 publisher,
                 options,
             )),

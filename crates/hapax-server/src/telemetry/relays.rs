@@ -12,12 +12,15 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::metrics::register_build;
 
+/// The age of something in seconds, by the name of a reader.
+type AgeOf = dyn Fn(&str) -> Option<f64> + Send + Sync;
+
 /// What relays in this process know of themselves.
 #[derive(Clone)]
 pub(crate) struct RelayStats {
     readers: Vec<(String, Arc<Progress>)>,
     /// The age in seconds of the oldest message that a reader has not published, if it is known.
-    oldest: Arc<dyn Fn(&str) -> Option<f64> + Send + Sync>,
+    oldest: Arc<AgeOf>,
 }
 
 impl RelayStats {
