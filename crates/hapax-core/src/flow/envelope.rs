@@ -89,6 +89,9 @@ pub enum EnvelopeError {
     /// The key is empty, too long, or has control characters.
     #[error("the key of a message has 1 to {max} bytes and no control characters", max = limits::KEY_BYTES_MAX)]
     Key,
+    /// The step has a name that is kept for messages without one.
+    #[error("a step may not begin with #")]
+    Step,
     /// The payload is too large.
     #[error(
         "the payload has {0} bytes, and a message may have {max}: keep the content elsewhere and send where it is",

@@ -121,12 +121,14 @@ fn outage(batch: &[Envelope], verdicts: &[Verdict]) -> Option<Outage> {
     if !verdicts.iter().all(is_down) {
         return None;
     }
-    let keys: HashSet<_> = batch
+    // A message without a place in an order counts by itself.
+    let ordered: HashSet<_> = batch.iter().filter_map(Envelope::ordered_key).collect();
+    let alone = batch
         .iter()
-        .map(|message| (&message.topic, &message.key))
-        .collect();
+        .filter(|message| message.ordered_key().is_none());
+    let keys = ordered.len() + alone.count();
     let reason = verdicts.iter().find_map(Verdict::reason)?;
-    (keys.len() > 1).then(|| Outage::new(reason))
+    (keys > 1).then(|| Outage::new(reason))
 }
 
 #[cfg(test)]

@@ -61,7 +61,8 @@ pub trait Outbox: Send + Sync + 'static {
     ) -> Reply<'a, Result<Vec<Due>, OutboxError>>;
 
     /// Says what becomes of a message that was set aside. Returns whether its key is free: nothing
-    /// of it waits any more.
+    /// of it waits any more. Not free, if the message is no longer there: an operator took it out,
+    /// and others of its key may wait.
     fn end<'a>(
         &'a self,
         held: &'a Held,
@@ -154,6 +155,8 @@ pub enum End {
     Done,
     /// It is tried again after this time.
     Retry(Duration, String),
+    /// The same, and the attempt does not count: the destination as a whole was away.
+    Postpone(Duration, String),
     /// It waits for an operator, and so do the later ones of its key.
     Hold(String),
     /// It is kept to be seen, and holds up nobody.
@@ -161,11 +164,12 @@ pub enum End {
 }
 
 impl End {
-    /// How the state is written down: null for a message that is done.
+    /// How the state is written down: null for a message that is done, 0 for one that is postponed.
     fn state(&self) -> Option<i16> {
         match self {
             End::Done => None,
             End::Retry(..) => Some(1),
+            End::Postpone(..) => Some(0),
             End::Hold(_) => Some(2),
             End::Dead(_) => Some(3),
         }
@@ -173,7 +177,7 @@ impl End {
 
     fn pause(&self) -> Option<Duration> {
         match self {
-            End::Retry(pause, _) => Some(*pause),
+            End::Retry(pause, _) | End::Postpone(pause, _) => Some(*pause),
             _ => None,
         }
     }
@@ -181,7 +185,10 @@ impl End {
     fn reason(&self) -> Option<&str> {
         match self {
             End::Done => None,
-            End::Retry(_, reason) | End::Hold(reason) | End::Dead(reason) => Some(reason),
+            End::Retry(_, reason)
+            | End::Postpone(_, reason)
+            | End::Hold(reason)
+            | End::Dead(reason) => Some(reason),
         }
     }
 }

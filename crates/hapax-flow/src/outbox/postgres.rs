@@ -21,7 +21,12 @@ use super::{
 /// The outbox in a Postgres database, over one connection that is made anew when it is lost.
 pub struct PostgresOutbox {
     options: ConnectOptions,
-    connection: Mutex<Option<Arc<Connection>>>,
+    /// The connection on which a reader was taken. A position is good for this one only: after a
+    /// crash or a failover the database gives ids of transactions again, so nothing but
+    /// [`take`](Outbox::take) makes a new one.
+    session: Mutex<Option<Arc<Connection>>>,
+    /// The connection of operators.
+    aside: Mutex<Option<Arc<Connection>>>,
     /// The latest floor that a committed mark returned: it holds for every snapshot that is taken
     /// after that.
     floor: AtomicI64,
@@ -34,34 +39,62 @@ impl PostgresOutbox {
     pub fn new(options: ConnectOptions) -> PostgresOutbox {
         PostgresOutbox {
             options,
-            connection: Mutex::new(None),
+            session: Mutex::new(None),
+            aside: Mutex::new(None),
             floor: AtomicI64::new(0),
             timeout: Duration::from_secs(10),
         }
     }
 
-    async fn connection(&self) -> Result<Arc<Connection>, OutboxError> {
-        let mut slot = self.connection.lock().await;
-        if let Some(connection) = slot.as_ref().filter(|connection| !connection.is_closed()) {
-            return Ok(connection.clone());
-        }
-        let opened = Connection::open(&self.options).await;
-        let opened = opened.map_err(|error| OutboxError::Unavailable(error.to_string()))?;
-        Ok(slot.insert(Arc::new(opened)).clone())
-    }
-
+    /// Asks on the connection of operators.
     pub(super) async fn query(
         &self,
         sql: &str,
         values: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, OutboxError> {
-        let connection = self.connection().await?;
+        self.open(&self.aside).await?;
+        self.ask(&self.aside, sql, values).await
+    }
+
+    /// Asks on the connection on which the reader was taken.
+    async fn query_held(
+        &self,
+        sql: &str,
+        values: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, OutboxError> {
+        self.ask(&self.session, sql, values).await
+    }
+
+    /// Makes a connection if there is none.
+    async fn open(&self, place: &Mutex<Option<Arc<Connection>>>) -> Result<(), OutboxError> {
+        let mut slot = place.lock().await;
+        if slot
+            .as_ref()
+            .is_none_or(|connection| connection.is_closed())
+        {
+            let opened = Connection::open(&self.options).await;
+            let opened = opened.map_err(|error| OutboxError::Unavailable(error.to_string()))?;
+            *slot = Some(Arc::new(opened));
+        }
+        Ok(())
+    }
+
+    async fn ask(
+        &self,
+        place: &Mutex<Option<Arc<Connection>>>,
+        sql: &str,
+        values: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, OutboxError> {
+        let connection = place.lock().await.clone();
+        let Some(connection) = connection.filter(|connection| !connection.is_closed()) else {
+            return Err(OutboxError::Unavailable("the connection was lost".into()));
+        };
         let asked = connection.client().query_typed(sql, values);
         match tokio::time::timeout(self.timeout, asked).await {
             Ok(result) => result.map_err(|error| explain(&error)),
             Err(_) => {
-                // What the connection does is not known: the next statement gets a new one.
-                *self.connection.lock().await = None;
+                // What the connection does is not known.
+                *place.lock().await = None;
                 let seconds = self.timeout.as_secs();
                 Err(OutboxError::Unavailable(format!(
                     "the database did not answer within {seconds} s"
@@ -126,7 +159,8 @@ impl Outbox for PostgresOutbox {
                 (&owner, Type::TEXT),
                 (&lease_us, Type::INT8),
             ];
-            let rows = self.query(sql, &values).await?;
+            self.open(&self.session).await?;
+            let rows = self.query_held(sql, &values).await?;
             let Some(row) = rows.first() else {
                 return Ok(Take::Busy);
             };
@@ -185,7 +219,7 @@ impl Outbox for PostgresOutbox {
                 (&rows, Type::INT4),
                 (&bytes, Type::INT8),
             ];
-            let rows = self.query(sql, &values).await?;
+            let rows = self.query_held(sql, &values).await?;
             let [first, rest @ ..] = rows.as_slice() else {
                 return Err(OutboxError::Corrupt("a page has no snapshot".into()));
             };
@@ -248,7 +282,7 @@ impl Outbox for PostgresOutbox {
                 (&pauses, Type::INT8_ARRAY),
                 (&reasons, Type::TEXT_ARRAY),
             ];
-            let floor: i64 = one(&self.query(sql, &values).await?)?;
+            let floor: i64 = one(&self.query_held(sql, &values).await?)?;
             // Marks of one reader are one after the other, and their floors grow.
             self.floor.store(floor, Ordering::SeqCst);
             Ok(())
@@ -261,7 +295,7 @@ impl Outbox for PostgresOutbox {
     ) -> Reply<'a, Result<Vec<(String, String)>, OutboxError>> {
         Box::pin(async move {
             let sql = "SELECT topic, key FROM hapax.deliveries_keys($1)";
-            let rows = self.query(sql, &[(&held.reader, Type::TEXT)]).await?;
+            let rows = self.query_held(sql, &[(&held.reader, Type::TEXT)]).await?;
             let key = |row: &Row| Ok((get(row, "topic")?, get(row, "key")?));
             rows.iter().map(key).collect()
         })
@@ -291,7 +325,11 @@ impl Outbox for PostgresOutbox {
                     message: envelope(row)?,
                 })
             };
-            self.query(sql, &values).await?.iter().map(due).collect()
+            self.query_held(sql, &values)
+                .await?
+                .iter()
+                .map(due)
+                .collect()
         })
     }
 
@@ -312,7 +350,7 @@ impl Outbox for PostgresOutbox {
                 (&pause, Type::INT8),
                 (&reason, Type::TEXT),
             ];
-            one(&self.query(sql, &values).await?)
+            one(&self.query_held(sql, &values).await?)
         })
     }
 
@@ -321,7 +359,7 @@ impl Outbox for PostgresOutbox {
             let sql = "SELECT hapax.reader_release($1, $2)";
             let values: [(&(dyn ToSql + Sync), Type); 2] =
                 [(&held.reader, Type::TEXT), (&held.fence, Type::INT8)];
-            self.query(sql, &values).await.map(drop)
+            self.query_held(sql, &values).await.map(drop)
         })
     }
 
@@ -333,13 +371,13 @@ impl Outbox for PostgresOutbox {
                 (&held.fence, Type::INT8),
                 (&reason, Type::TEXT),
             ];
-            self.query(sql, &values).await.map(drop)
+            self.query_held(sql, &values).await.map(drop)
         })
     }
 
     fn sweep(&self) -> Reply<'_, Result<(), OutboxError>> {
         Box::pin(async move {
-            self.query("SELECT hapax.outbox_sweep()", &[])
+            self.query_held("SELECT hapax.outbox_sweep()", &[])
                 .await
                 .map(drop)
         })

@@ -15,7 +15,8 @@ use rusqlite::{
 use tokio::sync::Mutex;
 
 use super::{
-    Aside, Due, End, Held, Outbox, OutboxError, Page, PageLimit, Reply, Take, micros, read_headers,
+    Aside, Due, End, Held, News, Outbox, OutboxError, Page, PageLimit, Reply, Take, micros,
+    read_headers,
 };
 
 /// Messages that may be set aside for one reader.
@@ -137,6 +138,9 @@ impl Outbox for SqliteOutbox {
             let rows = i64::try_from(limit.messages_max).unwrap_or(i64::MAX);
             let messages = envelopes(connection, &sql, params![after, rows], limit.bytes_max)?;
             let next = messages.last().map_or(after, |last| last.sequence);
+            if !messages.is_empty() {
+                make_durable(connection)?;
+            }
             Ok(Page {
                 look_again: !messages.is_empty(),
                 messages,
@@ -238,6 +242,41 @@ impl Outbox for SqliteOutbox {
     }
 }
 
+/// Commits with a flush, and with it everything that was committed before: a connection of the user
+/// may commit without one (`synchronous = NORMAL`), and what leaves must not be lost to a power cut.
+fn make_durable(connection: &Connection) -> Result<(), OutboxError> {
+    let sql = "UPDATE hapax_readers SET published_at = published_at";
+    connection.execute(sql, []).map(drop).map_err(explain)
+}
+
+/// Makes numbers go on above every one that was used. They begin anew if the counter is lost, as in
+/// a copy of the tables alone: then what is there is numbered anew, and published again. Returns
+/// whether that was so.
+fn mend_counter(tx: &Transaction<'_>) -> Result<bool, OutboxError> {
+    let number = |sql: &str| {
+        tx.query_row(sql, [], |row| row.get::<_, i64>(0))
+            .map_err(explain)
+    };
+    let counter =
+        number("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'hapax_outbox'")?;
+    let used = number(
+        "SELECT max(coalesce((SELECT max(after) FROM hapax_readers), 0), coalesce((SELECT max(seq) FROM hapax_deliveries), 0))",
+    )?;
+    if counter >= used {
+        return Ok(false);
+    }
+    let used = used.max(counter);
+    execute(tx, "UPDATE hapax_outbox SET seq = seq + ?1", params![used])?;
+    execute(
+        tx,
+        "DELETE FROM sqlite_sequence WHERE name = 'hapax_outbox'",
+        [],
+    )?;
+    let sql = "INSERT INTO sqlite_sequence (name, seq) VALUES ('hapax_outbox', ?1)";
+    execute(tx, sql, params![used.saturating_add(counter)])?;
+    Ok(true)
+}
+
 fn take(
     tx: &Transaction<'_>,
     reader: String,
@@ -245,6 +284,7 @@ fn take(
     lease: Duration,
 ) -> Result<Take<i64>, OutboxError> {
     let now = now();
+    let is_renumbered = mend_counter(tx)?;
     // The first reader of all gets every message that is there; a later one those from now on.
     let sql = "INSERT INTO hapax_readers (name, after, created_at) SELECT ?1, \
                CASE WHEN EXISTS (SELECT 1 FROM hapax_readers) \
@@ -283,7 +323,7 @@ fn take(
             lease,
         },
         position: after,
-        news: None,
+        news: is_renumbered.then_some(News::Restored),
     })
 }
 
@@ -417,7 +457,7 @@ fn end_delivery(
             }
         }
         Some(state) => {
-            let sql = "UPDATE hapax_deliveries SET state = ?3, due_at = ?4, reason = ?5 WHERE reader = ?1 AND seq = ?2";
+            let sql = "UPDATE hapax_deliveries SET state = max(?3, 1), attempts = attempts - (?3 = 0), due_at = ?4, reason = ?5 WHERE reader = ?1 AND seq = ?2";
             let due_at = end.pause().map(|pause| now.saturating_add(micros(pause)));
             execute(
                 tx,
@@ -428,7 +468,8 @@ fn end_delivery(
     }
     match found {
         Some((topic, Some(key))) => wake_next(tx, &held.reader, &topic, &key, now),
-        _ => Ok(true),
+        Some((_, None)) => Ok(true),
+        None => Ok(false),
     }
 }
 

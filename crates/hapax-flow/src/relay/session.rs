@@ -128,17 +128,13 @@ impl<O: Outbox> Session<O> {
         }
         self.look_for_due_at = Instant::now();
         self.look_for_due().await?;
-        if let Some(retries) = self.retries.take() {
-            self.end_retries(retries).await?;
-        }
+        self.end_retries().await?;
         Ok(())
     }
 
     /// Writes down the position and gives the reader up.
     pub(super) async fn end(mut self) -> Result<(), OutboxError> {
-        if let Some(retries) = self.retries.take() {
-            self.end_retries(retries).await?;
-        }
+        self.end_retries().await?;
         self.mark(&[]).await?;
         self.outbox.release(&self.held).await
     }
@@ -335,7 +331,10 @@ impl<O: Outbox> Session<O> {
         self.look_for_due().await?;
         if now >= self.sweep_at {
             self.sweep_at = now + SWEEP_EVERY;
-            self.outbox.sweep().await?;
+            // What could not be emptied now is emptied later.
+            if let Err(error) = self.outbox.sweep().await {
+                tracing::debug!(%error, "no table of the outbox was emptied");
+            }
         }
         Ok(())
     }
@@ -380,6 +379,9 @@ impl<O: Outbox> Session<O> {
             return Ok(());
         }
         self.progress.count_retried(due.len());
+        // Of a message that an operator has revived, the relay knows no key yet.
+        let keys = due.iter().filter_map(|due| owned_key(&due.message));
+        self.blocked.extend(keys);
         let due = Arc::new(due);
         let publisher = self.publisher.clone();
         let batch: Vec<Envelope> = due.iter().map(|due| due.message.clone()).collect();
@@ -388,9 +390,34 @@ impl<O: Outbox> Session<O> {
         Ok(())
     }
 
-    async fn end_retries(&mut self, mut retries: Retries) -> Result<(), OutboxError> {
-        let verdicts = joined((&mut retries.sending).await);
-        self.take_verdicts((retries.due, verdicts)).await
+    /// Waits for what is sent again.
+    async fn end_retries(&mut self) -> Result<(), OutboxError> {
+        while self.retries.is_some() {
+            let renew_at = self.renew_at();
+            tokio::select! {
+                ended = retried(&mut self.retries) => self.take_verdicts(ended).await?,
+                () = sleep_until(renew_at) => self.mark(&[]).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Has messages wait for the end of an outage, without counting the attempt.
+    async fn postpone(&mut self, due: &[Due], outage: &Outage) -> Result<(), OutboxError> {
+        self.progress.count_outage();
+        let reason = &outage.reason;
+        if outage.permanent {
+            self.outbox.stop(&self.held, reason).await?;
+            let stopped = format!("the reader was stopped: {reason}");
+            return Err(OutboxError::Unavailable(stopped));
+        }
+        let end = End::Postpone(OUTAGE_PAUSE_MAX, reason.clone());
+        for one in due {
+            self.outbox
+                .end(&self.held, one.message.sequence, &end)
+                .await?;
+        }
+        Ok(())
     }
 
     async fn take_verdicts(
@@ -398,10 +425,10 @@ impl<O: Outbox> Session<O> {
         (due, verdicts): (Arc<Vec<Due>>, Result<Vec<Verdict>, Outage>),
     ) -> Result<(), OutboxError> {
         self.retries = None;
-        let verdicts = verdicts.unwrap_or_else(|outage| {
-            self.progress.count_outage();
-            vec![Verdict::Failed(outage.reason); due.len()]
-        });
+        let verdicts = match verdicts {
+            Ok(verdicts) => verdicts,
+            Err(outage) => return self.postpone(&due, &outage).await,
+        };
         for (one, verdict) in due.iter().zip(&verdicts) {
             let message = &one.message;
             let end = match verdict {

@@ -55,7 +55,8 @@ impl Message {
         self.header(headers::CONTENT_TYPE, content_type)
     }
 
-    /// What the operation does here: the message's id is made of the operation and this name.
+    /// What the operation does here: the message's id is made of the operation and this name. Each
+    /// message of an operation needs a name of its own, which does not begin with `#`.
     pub fn step(mut self, step: impl Into<String>) -> Message {
         self.step = Some(step.into());
         self
@@ -117,6 +118,9 @@ impl Message {
     }
 
     pub(super) fn check(&self) -> Result<(), EnvelopeError> {
+        if self.step.as_ref().is_some_and(|step| step.starts_with('#')) {
+            return Err(EnvelopeError::Step);
+        }
         check(
             &self.topic,
             self.key.as_deref(),

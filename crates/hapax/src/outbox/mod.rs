@@ -145,8 +145,9 @@ impl Operation {
     /// number among those of this attempt as its step.
     fn identify(&self, message: Message) -> (MessageId, Message) {
         self.begin_step();
+        // Counted with a name too, as `hapax.emit` does.
+        let number = format!("#{}", self.next_message());
         let id = message.own_id().unwrap_or_else(|| {
-            let number = self.next_message().to_string();
             MessageId::of(self.of_this_life(), message.own_step().unwrap_or(&number))
         });
         let request_id = self.request_id().map(|id| id.as_str());

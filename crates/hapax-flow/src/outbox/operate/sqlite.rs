@@ -41,7 +41,10 @@ impl Operators for SqliteOutbox {
     ) -> Reply<'a, Result<bool, OutboxError>> {
         let (reader, signed) = (reader.to_owned(), signed.clone());
         self.write(move |tx| {
-            let sql = "UPDATE hapax_deliveries SET state = 1, attempts = 0, due_at = ?3 \
+            // One that was given up goes behind the earlier ones of its key that still wait.
+            let sql = "UPDATE hapax_deliveries AS d SET state = 1, attempts = 0, due_at = CASE WHEN EXISTS (\
+                         SELECT 1 FROM hapax_deliveries AS e WHERE e.reader = d.reader AND e.topic = d.topic AND e.key = d.key \
+                         AND e.seq < d.seq AND e.state <> 3 AND e.ordered AND e.key IS NOT NULL AND d.ordered) THEN NULL ELSE ?3 END \
                        WHERE reader = ?1 AND id = ?2 AND (state <> 1 OR due_at IS NOT NULL)";
             let is_done = execute(tx, sql, params![reader, id.as_bytes(), now()])? > 0;
             if is_done {

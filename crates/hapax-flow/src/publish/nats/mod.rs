@@ -276,6 +276,10 @@ fn wrapped(message: &Envelope, events: &CloudEvents) -> Result<(HeaderMap, Bytes
     if let Some(key) = &message.key {
         headers.insert(KEY_HEADER, value(KEY_HEADER, key)?);
     }
+    // Names that mean something to the server are not for users to say.
+    let described = described
+        .into_iter()
+        .filter(|(name, _)| !name.to_ascii_lowercase().starts_with("nats-"));
     for (name, text) in described {
         let parsed: HeaderName = name
             .parse()

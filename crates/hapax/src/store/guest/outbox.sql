@@ -10,7 +10,11 @@
         ordered INTEGER NOT NULL DEFAULT 1,        -- 0: it has no place in the order of its key
         version INTEGER,
         at      INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)),
-        CHECK (length(topic) BETWEEN 1 AND 255 AND length(key) BETWEEN 1 AND 1024 AND length(payload) <= 1048576)
+        CHECK (typeof(topic) = 'text' AND length(topic) BETWEEN 1 AND 255),
+        CHECK (key IS NULL OR (typeof(key) = 'text' AND length(key) BETWEEN 1 AND 1024)),
+        CHECK (typeof(payload) IN ('text', 'blob') AND length(payload) <= 1048576),
+        CHECK (json_valid(headers) AND json_type(headers) = 'object'),
+        CHECK (ordered IN (0, 1) AND typeof(at) = 'integer' AND (version IS NULL OR typeof(version) = 'integer'))
     );
 
     -- Destinations, and how far each has got.

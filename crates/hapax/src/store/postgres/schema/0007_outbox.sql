@@ -85,8 +85,8 @@ LANGUAGE sql VOLATILE AS $$ SELECT CASE WHEN s.is_called THEN s.last_value ELSE 
 -- Emitting.
 
 -- Writes one message. The order matters: first the transaction gets its id, then its key is locked, then the message gets its number. So numbers, visibility and
--- commits of one key are in the same order, and `floor` of a reader holds. The lock is taken once for each key and transaction: the ones taken are kept in a
--- setting of the transaction, which a savepoint takes back together with the lock.
+-- commits of one key are in the same order, and `floor` of a reader holds. The keys of a transaction are counted in a setting of it, which a savepoint takes
+-- back together with their locks.
 DO $do$
 DECLARE
     inserts text[];
@@ -141,9 +141,10 @@ BEGIN
                 RAISE EXCEPTION 'a transaction may emit messages of % ordered keys, because each is locked until it ends', keys_max
                     USING ERRCODE = 'HX011', HINT = 'use several transactions, or say ordered => false';
             END IF;
-            PERFORM pg_advisory_xact_lock(1303980045, hash);
             PERFORM set_config('hapax.ordered_keys', locked || mark, true);
         END IF;
+        -- Also if it is noted already: who may emit can write the note.
+        PERFORM pg_advisory_xact_lock(1303980045, hash);
     END IF;
     n := nextval('hapax.outbox_seq');
     slot := ((n >> 16) & 15)::int4;
@@ -203,15 +204,15 @@ END $$;
 
 -- The operation under which messages get their ids, and the id of the request that made the attempt. An operation comes from the field Hapax-Operation, or
 -- is the `operation_id` of `hapax.start`, which is the same in every life of its key: messages of another life are others.
-CREATE FUNCTION hapax.emitting_operation(operation text, OUT of_life text, OUT request_id text)
+CREATE FUNCTION hapax.emitting_operation(operation text, OUT of_life text, OUT request_id text, OUT begun_here boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
-    begun_here boolean := false;
     found_by bytea;
     proof bytea;
     created_at int8;
     h record;
 BEGIN
+    begun_here := false;
     IF octet_length(operation) = 64 AND operation !~ '[^0-9a-f]' THEN
         found_by := substr(decode(operation, 'hex'), 1, 16);
         begun_here := EXISTS (SELECT FROM hapax.heads AS f WHERE f.id = decode(operation, 'hex') AND f.token = hapax.this_transaction());
@@ -248,7 +249,8 @@ DECLARE
     of_headers jsonb := hapax.message_headers(headers, content_type);
     id uuid := given_id;
     emitting record;
-    ordinal int4;
+    emitted text;
+    mark text;
 BEGIN
     IF operation IS NOT NULL THEN
         SELECT * INTO emitting FROM hapax.emitting_operation(operation);
@@ -257,11 +259,20 @@ BEGIN
         END IF;
         IF id IS NULL THEN
             -- Without a name, a step is the number of the message in its transaction.
-            IF step IS NULL THEN
-                ordinal := coalesce(nullif(current_setting('hapax.steps', true), ''), '0')::int4 + 1;
-                PERFORM set_config('hapax.steps', ordinal::text, true);
+            emitted := coalesce(current_setting('hapax.emitted', true), '');
+            IF step IS NULL AND NOT emitting.begun_here THEN
+                RAISE EXCEPTION 'a message of this operation needs a step: another transaction of it may emit too' USING ERRCODE = 'invalid_parameter_value',
+                    HINT = 'name what happened, as in step => ''placed''';
+            ELSIF starts_with(step, '#') THEN
+                RAISE EXCEPTION 'a step may not begin with #' USING ERRCODE = 'invalid_parameter_value';
             END IF;
-            id := hapax.message_id(emitting.of_life, coalesce(step, ordinal::text));
+            id := hapax.message_id(emitting.of_life, coalesce(step, '#' || (octet_length(emitted) / 33 + 1)));
+            mark := replace(id::text, '-', '') || ';';
+            IF position(mark IN emitted) > 0 THEN
+                RAISE EXCEPTION 'this transaction has emitted a message of this operation in the step % already', step USING ERRCODE = 'invalid_parameter_value',
+                    HINT = 'each message of an operation needs a step of its own';
+            END IF;
+            PERFORM set_config('hapax.emitted', emitted || mark, true);
         END IF;
     ELSIF step IS NOT NULL THEN
         RAISE EXCEPTION 'a step belongs to an operation' USING ERRCODE = 'invalid_parameter_value', HINT = 'pass the operation too, or leave the step out';
@@ -355,8 +366,8 @@ END $$;
 CREATE FUNCTION hapax.emit_message(topic bytea, key bytea, payload bytea, headers bytea, of_id bytea, ordered int8, version int8) RETURNS int8
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM hapax.emit_here(convert_from(topic, 'UTF8'), convert_from(key, 'UTF8'), payload, convert_from(headers, 'UTF8')::jsonb, encode(of_id, 'hex')::uuid,
-        ordered <> 0, version);
+    PERFORM hapax.emit_here(convert_from(topic, 'UTF8'), convert_from(key, 'UTF8'), payload,
+        hapax.message_headers(convert_from(headers, 'UTF8')::jsonb, 'application/octet-stream'), encode(of_id, 'hex')::uuid, ordered <> 0, version);
     RETURN 1;
 END $$;
 
@@ -422,8 +433,10 @@ BEGIN
     END IF;
     IF NOT EXISTS (SELECT FROM hapax.readers AS o WHERE o.name = of_name) THEN
         LOCK TABLE hapax.readers IN EXCLUSIVE MODE;
-        INSERT INTO hapax.readers (name, lo, system_identifier, timeline, created_at)
-        VALUES (of_name, CASE WHEN EXISTS (SELECT FROM hapax.readers) THEN pg_current_snapshot() ELSE '3:3:' END, here, hapax.timeline(), moment)
+        -- The floor of a snapshot holds for every later one.
+        INSERT INTO hapax.readers (name, lo, floor, system_identifier, timeline, created_at)
+        VALUES (of_name, CASE WHEN EXISTS (SELECT FROM hapax.readers) THEN pg_current_snapshot() ELSE '3:3:' END,
+            coalesce((SELECT max(r.floor) FROM hapax.readers AS r), 0), here, hapax.timeline(), moment)
         ON CONFLICT (name) DO NOTHING;
     END IF;
     SELECT * INTO r FROM hapax.readers AS o WHERE o.name = of_name FOR UPDATE;
@@ -540,7 +553,7 @@ BEGIN
     RETURNING d.attempts, d.seq, d.id, d.at, d.topic, d.key, d.ordered, d.version, d.headers::text, d.payload;
 END $$;
 
--- Says how an attempt ended: `as_state` null means that the message was taken. Returns whether nothing of its key waits any more.
+-- Says how an attempt ended: `as_state` null means that the message was taken. Returns whether it is known that nothing of its key waits any more.
 CREATE FUNCTION hapax.delivery_end(of_name text, of_fence int8, of_seq int8, as_state int2, pause int8, of_reason text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 DECLARE
@@ -552,11 +565,19 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM hapax.reader_lost(of_name);
     END IF;
+    SELECT * INTO d FROM hapax.deliveries AS o WHERE o.reader = of_name AND o.seq = of_seq;
+    IF NOT FOUND THEN
+        -- An operator took it out. Others of its key may wait.
+        RETURN false;
+    END IF;
     IF as_state IS NULL THEN
-        DELETE FROM hapax.deliveries AS o WHERE o.reader = of_name AND o.seq = of_seq RETURNING * INTO d;
-        UPDATE hapax.readers AS o SET set_aside = o.set_aside - 1, published = o.published + 1, published_at = moment WHERE o.name = of_name AND d.seq IS NOT NULL;
+        DELETE FROM hapax.deliveries AS o WHERE o.reader = of_name AND o.seq = of_seq;
+        UPDATE hapax.readers AS o SET set_aside = o.set_aside - 1, published = o.published + 1, published_at = moment WHERE o.name = of_name;
     ELSE
-        UPDATE hapax.deliveries AS o SET state = as_state, due_at = moment + pause, reason = of_reason WHERE o.reader = of_name AND o.seq = of_seq RETURNING * INTO d;
+        -- State 0: the attempt does not count.
+        UPDATE hapax.deliveries AS o SET
+            state = greatest(as_state, 1::int2), attempts = o.attempts - (as_state = 0)::int4, due_at = moment + pause, reason = of_reason
+        WHERE o.reader = of_name AND o.seq = of_seq;
     END IF;
     RETURN hapax.wake_next(d);
 END $$;
@@ -597,14 +618,14 @@ BEGIN
         CONTINUE WHEN slot = (top >> 16) & 15;
         name := 'hapax.outbox_' || lpad(slot::text, 2, '0');
         EXECUTE format('SELECT max(seq) FROM %s', name) INTO highest;
-        CONTINUE WHEN highest IS NULL OR highest > (SELECT min(r.floor) FROM hapax.readers AS r);
+        CONTINUE WHEN highest IS NULL OR (highest <= (SELECT min(r.floor) FROM hapax.readers AS r)) IS NOT TRUE;
         BEGIN
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', name);
             -- No new reader, and none that goes back, in between.
             LOCK TABLE hapax.readers IN SHARE MODE;
             -- Again, with the lock: everybody who has written here has ended.
             EXECUTE format($sql$
-                SELECT NOT EXISTS (
+                SELECT EXISTS (SELECT FROM hapax.readers) AND NOT EXISTS (
                     SELECT FROM hapax.readers AS r WHERE (SELECT max(o.seq) FROM %1$s AS o) > r.floor
                         OR EXISTS (SELECT FROM pg_snapshot_xip(r.lo) AS x JOIN %1$s AS o ON o.xid = x))$sql$, name) INTO done;
             IF done THEN
@@ -618,17 +639,16 @@ BEGIN
     RETURN emptied;
 END $$;
 
--- After the database was restored into another server: the ids of transactions in rows and snapshots are of the old one. What was not surely published is written
--- anew, in its order, and every reader begins before it.
+-- After the database was restored into another server: the ids of transactions in rows and snapshots are of the old one. What was not surely published gets the
+-- id of this transaction, and every reader begins before it. Numbers stay: a writer that waits for this may have a higher one already.
 CREATE FUNCTION hapax.outbox_rebase() RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     here constant int8 := (SELECT c.system_identifier FROM pg_control_system() AS c);
     x constant xid8 := pg_current_xact_id();
-    remaining int8[];
     now_here pg_snapshot;
+    highest int8;
     slots text := (SELECT string_agg('hapax.outbox_' || lpad(s::text, 2, '0'), ', ' ORDER BY s) FROM generate_series(0, 15) AS s);
-    m hapax.outbox;
 BEGIN
     -- Nobody who has written here is still open after this.
     EXECUTE format('LOCK TABLE %s IN EXCLUSIVE MODE', slots);
@@ -636,25 +656,28 @@ BEGIN
     IF NOT EXISTS (SELECT FROM hapax.readers AS r WHERE r.system_identifier <> here) THEN
         RETURN;
     END IF;
-    -- A number above `top` is of a message that was emitted after the reader's last mark, here or there.
-    remaining := ARRAY(SELECT o.seq FROM hapax.outbox AS o WHERE EXISTS (
-        SELECT FROM hapax.readers AS r
-        WHERE o.seq > r.top OR NOT (pg_visible_in_snapshot(o.xid, r.lo) OR (r.hi IS NOT NULL AND pg_visible_in_snapshot(o.xid, r.hi) AND o.seq <= r.after))
-    ) ORDER BY o.seq);
-    PERFORM setval('hapax.outbox_seq', greatest(hapax.outbox_top(), (SELECT max(o.seq) FROM hapax.outbox AS o), (SELECT max(d.seq) FROM hapax.deliveries AS d), 1));
-    CREATE TEMPORARY TABLE hapax_remaining ON COMMIT DROP AS SELECT * FROM hapax.outbox AS o WHERE o.seq = ANY (remaining);
-    EXECUTE format('TRUNCATE %s', slots);
-    FOR m IN SELECT * FROM pg_temp.hapax_remaining AS o ORDER BY o.seq LOOP
-        EXECUTE format('INSERT INTO hapax.outbox_%s SELECT ($1).*', lpad(((nextval('hapax.outbox_seq') >> 16) & 15)::text, 2, '0'))
-        USING ROW(currval('hapax.outbox_seq'), x, m.at, m.id, m.topic, m.key, m.ordered, m.version, m.headers, m.payload)::hapax.outbox;
+    FOR slot IN 0 .. 15 LOOP
+        -- A number above `top` is of a message that was emitted after the reader's last mark, here or there.
+        EXECUTE format($sql$
+            DELETE FROM hapax.outbox_%1$s AS o WHERE NOT EXISTS (
+                SELECT FROM hapax.readers AS r
+                WHERE o.seq > r.top OR NOT (pg_visible_in_snapshot(o.xid, r.lo)
+                    OR (r.hi IS NOT NULL AND pg_visible_in_snapshot(o.xid, r.hi) AND o.seq <= r.after)))$sql$, lpad(slot::text, 2, '0'));
+        EXECUTE format('UPDATE hapax.outbox_%s SET xid = $1', lpad(slot::text, 2, '0')) USING x;
     END LOOP;
-    -- Sees all that has ended, and not this transaction.
+    highest := greatest((SELECT max(o.seq) FROM hapax.outbox AS o), (SELECT max(d.seq) FROM hapax.deliveries AS d));
+    IF highest > hapax.outbox_top() THEN
+        PERFORM setval('hapax.outbox_seq', highest);
+    END IF;
+    -- Sees all that has ended, and neither this transaction nor one that is still running, whatever their ids are.
     now_here := pg_current_snapshot();
+    IF x < pg_snapshot_xmax(now_here) THEN
+        now_here := format('%s:%s:%s', least(pg_snapshot_xmin(now_here)::text::int8, x::text::int8), pg_snapshot_xmax(now_here),
+            (SELECT string_agg(i.xip::text, ',' ORDER BY i.xip) FROM (SELECT pg_snapshot_xip(now_here) AS xip UNION SELECT x) AS i))::pg_snapshot;
+    END IF;
     UPDATE hapax.readers AS r SET
-        lo = format('%s:%s:%s', least(pg_snapshot_xmin(now_here)::text::int8, x::text::int8),
-            greatest(pg_snapshot_xmax(now_here)::text::int8, x::text::int8 + 1),
-            (SELECT string_agg(i.xip::text, ',' ORDER BY i.xip) FROM (SELECT pg_snapshot_xip(now_here) AS xip UNION SELECT x) AS i))::pg_snapshot,
-        hi = NULL, after = -1, floor = 0, top = hapax.outbox_top(), system_identifier = here, timeline = hapax.timeline(), lease_until = 0, owner = NULL;
+        lo = now_here, hi = NULL, after = -1, floor = 0, top = hapax.outbox_top(), system_identifier = here, timeline = hapax.timeline(), lease_until = 0,
+        owner = NULL, fence = r.fence + 1;
 END $$;
 
 -- For operators.
@@ -729,7 +752,10 @@ DECLARE
 BEGIN
     PERFORM hapax.ready();
     PERFORM FROM hapax.readers AS o WHERE o.name = of_reader FOR NO KEY UPDATE;
-    UPDATE hapax.deliveries AS d SET state = 1, attempts = 0, due_at = hapax.now()
+    -- One that was given up goes behind the earlier ones of its key that still wait.
+    UPDATE hapax.deliveries AS d SET state = 1, attempts = 0, due_at = CASE WHEN NOT EXISTS (
+            SELECT FROM hapax.deliveries AS e WHERE e.reader = d.reader AND e.topic = d.topic AND e.key = d.key AND e.seq < d.seq
+                AND e.state <> 3 AND e.ordered AND e.key IS NOT NULL AND d.ordered) THEN hapax.now() END
     WHERE d.reader = of_reader AND d.id = of_id AND (d.state <> 1 OR d.due_at IS NOT NULL);
     GET DIAGNOSTICS count = ROW_COUNT;
     IF count > 0 THEN
