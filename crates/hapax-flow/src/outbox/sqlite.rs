@@ -566,7 +566,7 @@ pub(super) fn now() -> i64 {
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn explain(error: rusqlite::Error) -> OutboxError {
     let said = error.to_string();
-    if said.contains("no such table: hapax_") {
+    if said.contains("no such table: hapax_") || said.contains("no such table: sqlite_sequence") {
         return OutboxError::Unusable(
             "the file has no outbox: open it once as a Guest with this version of Hapax".into(),
         );

@@ -42,7 +42,7 @@ fn the_tables_of_the_documentation_are_those_of_the_program() {
 #[test]
 fn every_default_and_example_of_the_schema_is_read() {
     let directory = directory();
-    for name in ["jwks.json", "jwt.secret"] {
+    for name in ["jwks.json", "jwt.secret", "relay.creds"] {
         fs::write(directory.path().join(name), "").unwrap();
     }
     let schema = schema();

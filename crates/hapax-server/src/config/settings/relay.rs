@@ -70,9 +70,9 @@ settings! {
         /// the subject of a message at NATS; `{topic}` stands for its topic
         subject: String = is "{topic}", text(|text| Ok(text.to_owned())).at_start(), "shop.{topic}";
         /// the credentials of a user of NATS: the file that `nsc` makes
-        credentials_file: Option<PathBuf> = none, file().at_start(), "/etc/hapax/relay.creds";
+        credentials_file: Option<PathBuf> = none, file().at_start(), "relay.creds";
         /// certificate authorities that NATS and webhooks may have, in PEM
-        ca_file: Option<PathBuf> = none, file().at_start(), "/etc/hapax/ca.pem";
+        ca_file: Option<PathBuf> = none, file().at_start(), "ca.pem";
     }
     and {
         /// The name of the reader: relays with the same one share its work, and one is active.
