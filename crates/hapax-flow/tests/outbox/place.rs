@@ -71,8 +71,10 @@ pub(crate) async fn session(url: &str) -> Client {
 #[derive(Clone)]
 pub(crate) struct Inbox {
     messages: Arc<Mutex<Vec<Envelope>>>,
-    judge: Arc<dyn Fn(&Envelope) -> Result<Verdict, Outage> + Send + Sync>,
+    judge: Arc<Judge>,
 }
+
+type Judge = dyn Fn(&Envelope) -> Result<Verdict, Outage> + Send + Sync;
 
 impl Inbox {
     pub(crate) fn new() -> Inbox {

@@ -168,7 +168,7 @@ async fn a_message_that_fails_holds_only_its_key() {
     let insert = |key: &str, text: &str| {
         file.run(&format!(
             "INSERT INTO hapax_outbox (topic, key, payload) VALUES ('t', '{key}', '{text}')"
-        ))
+        ));
     };
     for (key, text) in [("a", "a1"), ("b", "b1"), ("a", "a2")] {
         insert(key, text);

@@ -105,7 +105,7 @@ async fn storm(postgres: &servers::Postgres, nats: servers::Nats) {
         .map(|number| {
             let (url, log, left) = (url.clone(), log.clone(), left.clone());
             tokio::spawn(async move {
-                write(&url, &log, &left, Random::new(seed + number as u64)).await
+                write(&url, &log, &left, Random::new(seed + number as u64)).await;
             })
         })
         .collect();
