@@ -1,7 +1,9 @@
 //! Moves messages from the outbox to where they are read.
 //!
 //! [`outbox`] is where messages come from, [`publish`] where they go, and [`relay`] what moves them.
+//! [`consume`] is the other end: it applies each message once.
 
+pub mod consume;
 pub mod outbox;
 pub mod publish;
 pub mod relay;
