@@ -17,6 +17,7 @@ pub mod clock;
 #[cfg(feature = "axum")]
 mod extract;
 mod hash;
+pub mod inbox;
 pub mod join;
 pub mod middleware;
 pub mod natural;

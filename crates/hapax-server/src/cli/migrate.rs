@@ -45,6 +45,10 @@ pub(super) struct Args {
     /// hapax.emit and hapax.emit_all, and nothing else
     #[arg(long, value_name = "NAME")]
     emitter: Option<String>,
+    /// Let this role, which must exist, receive messages in transactions of its own: it may call
+    /// hapax.receive, hapax.receive_all, hapax.park and their helpers, and nothing else
+    #[arg(long, value_name = "NAME")]
+    receiver: Option<String>,
     /// Give this namespace to hapax.start. Gateways and the library can no longer use it
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
@@ -97,7 +101,7 @@ impl Args {
 
     /// The roles that get a grant.
     fn roles(&self) -> impl Iterator<Item = &String> {
-        let others = [&self.completer, &self.user, &self.emitter];
+        let others = [&self.completer, &self.user, &self.emitter, &self.receiver];
         self.role.iter().chain(others.into_iter().flatten())
     }
 
@@ -152,6 +156,11 @@ async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) ->
             .await
             .map_err(exit)?;
     }
+    if let Some(role) = &args.receiver {
+        schema::grant_reception(connection, role)
+            .await
+            .map_err(exit)?;
+    }
     if let Some(namespace) = &args.namespace {
         schema::give_namespace(connection, namespace)
             .await
@@ -174,6 +183,7 @@ async fn migrate(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) ->
             "completer": args.completer,
             "user": args.user,
             "emitter": args.emitter,
+            "receiver": args.receiver,
             "namespace": args.namespace,
             "restored": restored.map(|restored| json!({ "fences_above": restored.floor, "epoch": restored.epoch })),
         })),
@@ -212,6 +222,7 @@ fn summary(args: &Args, url: &PostgresUrl, version: u32, applied: usize) -> Stri
         may(&args.completer, "complete operations"),
         may(&args.user, "call hapax.start and hapax.complete"),
         may(&args.emitter, "emit messages"),
+        may(&args.receiver, "receive messages"),
     ]
     .concat();
     let namespace = match &args.namespace {
@@ -239,6 +250,7 @@ async fn show(args: &Args, url: &PostgresUrl, connection: &ConnectOptions) -> Re
         args.completer.as_deref().map(schema::completer_grants),
         args.user.as_deref().map(schema::user_grants),
         args.emitter.as_deref().map(schema::emitter_grants),
+        args.receiver.as_deref().map(schema::receiver_grants),
         args.namespace.as_deref().map(schema::namespace_script),
     ];
     let grants = grants.into_iter().flatten().reduce(|all, more| all + &more);

@@ -25,7 +25,7 @@ use crate::store::sqlite_kit::error::{explain, unreadable};
 use crate::store::{random_secret, sqlite_kit};
 
 /// The newest format that this version knows.
-const FORMAT: i64 = 4;
+const FORMAT: i64 = 5;
 
 /// Creates the tables of format 1. Never edit it once it was released; add another step.
 const TABLES: &str = concat!(
@@ -116,6 +116,9 @@ const REQUESTS: &str = "
 
 /// Turns format 3 into format 4.
 const OUTBOX: &str = include_str!("outbox.sql");
+
+/// Turns format 4 into format 5.
+const INBOX: &str = include_str!("inbox.sql");
 
 /// Opening waits for locks this many times as long as a write does.
 const OPEN_TIMEOUTS: u32 = 5;
@@ -274,6 +277,7 @@ fn create(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(LIVES)?;
     transaction.execute_batch(REQUESTS)?;
     transaction.execute_batch(OUTBOX)?;
+    transaction.execute_batch(INBOX)?;
     let secret = random_secret().to_bytes();
     transaction
         .execute(
@@ -304,6 +308,9 @@ fn migrate_schema(
     }
     if found < 4 {
         transaction.execute_batch(OUTBOX)?;
+    }
+    if found < 5 {
+        transaction.execute_batch(INBOX)?;
         transaction.execute("UPDATE hapax_meta SET format = ?1", [FORMAT])?;
     }
     Ok(())

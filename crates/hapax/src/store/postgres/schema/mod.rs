@@ -27,7 +27,7 @@ use super::ConnectOptions;
 use super::connect::{ConnectError, connect};
 
 /// The schema version that this program was written for.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// How often a migration is tried while its tables are in use, and the pause in between. Each try
 /// is short, so that live traffic does not queue behind it.
@@ -143,6 +143,7 @@ const REQUEST_ID: &str = include_str!("0004_request_id.sql");
 const TWO_CALLS: &str = include_str!("0005_two_calls.sql");
 const START_RECORD: &str = include_str!("0006_start_record.sql");
 const OUTBOX: &str = include_str!("0007_outbox.sql");
+const INBOX: &str = include_str!("0008_inbox.sql");
 
 /// All migrations up to [`VERSION`].
 pub fn migrations() -> Vec<Migration> {
@@ -189,6 +190,12 @@ pub fn migrations() -> Vec<Migration> {
             version: 7,
             name: "outbox",
             sql: text(OUTBOX),
+            oldest: 2,
+        },
+        Migration {
+            version: 8,
+            name: "inbox",
+            sql: text(INBOX),
             oldest: 2,
         },
     ]
@@ -484,6 +491,29 @@ pub fn emitter_grants(role: &str) -> String {
     )
 }
 
+/// Lets an existing role receive and park messages and nothing else: runs [`receiver_grants`].
+pub async fn grant_reception(connection: &ConnectOptions, role: &str) -> Result<(), MigrateError> {
+    let database = Database::open(connection).await?;
+    let granted = database
+        .client()
+        .batch_execute(&receiver_grants(role))
+        .await;
+    granted.map_err(|error| {
+        database.refused(format!("letting the role {role} receive messages"), &error)
+    })
+}
+
+/// The SQL that lets a role receive and park messages and nothing else: for consumers.
+pub fn receiver_grants(role: &str) -> String {
+    format!(
+        "GRANT USAGE ON SCHEMA hapax TO {role};\nGRANT EXECUTE ON FUNCTION {} TO {role};\n",
+        RECEPTIONS
+            .map(|function| format!("hapax.{function}"))
+            .join(", "),
+        role = quoted(role),
+    )
+}
+
 /// Gives a namespace to `hapax.start`, with the default retention. One that `hapax.start` has
 /// already keeps its settings.
 pub async fn give_namespace(
@@ -538,9 +568,26 @@ const EMISSIONS: [&str; 5] = [
     "emit_message",
 ];
 
+/// What a role that receives messages calls.
+const RECEPTIONS: [&str; 13] = [
+    "receive",
+    "receive_all",
+    "receive_message",
+    "receive_batch",
+    "set_window",
+    "receipts_sweep",
+    "message_failed",
+    "message_recovered",
+    "park",
+    "park_message",
+    "park_again",
+    "parked_take",
+    "parked_done",
+];
+
 /// The functions that a running store calls, and `start_record` and `join`, which a program calls
 /// in its own transactions.
-const FUNCTIONS: [&str; 44] = [
+const FUNCTIONS: [&str; 59] = [
     "claim",
     "finish",
     "lose",
@@ -585,6 +632,21 @@ const FUNCTIONS: [&str; 44] = [
     "delivery_skip",
     "reader_start",
     "reader_remove",
+    "receive_message",
+    "receive_batch",
+    "set_window",
+    "receipts_sweep",
+    "message_failed",
+    "message_recovered",
+    "park_message",
+    "park_again",
+    "parked_take",
+    "parked_done",
+    "consumers_now",
+    "parked_list",
+    "parked_find",
+    "parked_retry",
+    "parked_skip",
 ];
 
 struct Database {
@@ -826,6 +888,7 @@ mod tests {
             grants("a\"b"),
             completer_grants("a\"b"),
             user_grants("a\"b"),
+            receiver_grants("a\"b"),
         ] {
             assert!(
                 grants.starts_with("GRANT USAGE ON SCHEMA hapax TO \"a\"\"b\";\n")
