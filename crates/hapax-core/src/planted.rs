@@ -87,6 +87,16 @@ pub enum Bug {
     RedisTierIgnoresEpoch,
     /// Redis over Postgres: a copy counts for any request with the key.
     RedisTierIgnoresFingerprint,
+    /// A consumer acknowledges messages before their effects commit.
+    FlowAcknowledgesFirst,
+    /// A consumer commits receipts before the effects.
+    FlowReceiptsOutside,
+    /// A consumer takes the place of a delivery for the id of its message.
+    FlowPlaceIsTheId,
+    /// A consumer starts although its window is shorter than what the broker keeps.
+    FlowWindowIsNotChecked,
+    /// Postgres: tables of receipts are emptied while their receipts still count.
+    FlowReceiptsDroppedEarly,
 }
 
 /// Every bug with its name in `HAPAX_PLANTED`. Names of bugs in the Postgres store begin with
@@ -136,6 +146,11 @@ pub const BUGS: &[(&str, Bug)] = &[
         "redis-tier-ignores-fingerprint",
         Bug::RedisTierIgnoresFingerprint,
     ),
+    ("flow-acknowledges-first", Bug::FlowAcknowledgesFirst),
+    ("flow-receipts-outside", Bug::FlowReceiptsOutside),
+    ("flow-place-is-the-id", Bug::FlowPlaceIsTheId),
+    ("flow-window-is-not-checked", Bug::FlowWindowIsNotChecked),
+    ("flow-receipts-dropped-early", Bug::FlowReceiptsDroppedEarly),
 ];
 
 /// The prefix of the names of bugs in the Postgres store. Only that store's suites can detect them.
@@ -143,6 +158,9 @@ pub const POSTGRES: &str = "pg-";
 
 /// The prefix of the names of bugs in the Redis store and in the tier.
 pub const REDIS: &str = "redis-";
+
+/// How the names of bugs in consumers of messages begin.
+pub const FLOW: &str = "flow-";
 
 /// Whether this bug is active in this process.
 #[cfg(feature = "planted")]

@@ -19,9 +19,20 @@ impl MessageId {
     ///
     /// `hapax.message_id` in `0007_outbox.sql` computes the same.
     pub fn of(operation: &OperationId, step: &str) -> MessageId {
-        let mut parts = Parts::new("hapax message 1");
-        parts.push(operation.as_str().as_bytes());
-        parts.push(step.as_bytes());
+        MessageId::digest("hapax message 1", [operation.as_str(), step])
+    }
+
+    /// The id of the message that a consumer emits in a step when it handles the message `id`. It
+    /// is always the same, whether the message is handled once or again.
+    pub fn caused_by(consumer: &str, id: &str, step: &str) -> MessageId {
+        MessageId::digest("hapax caused message 1", [consumer, id, step])
+    }
+
+    fn digest<const N: usize>(tag: &'static str, texts: [&str; N]) -> MessageId {
+        let mut parts = Parts::new(tag);
+        for text in texts {
+            parts.push(text.as_bytes());
+        }
         let digest = parts.finish();
         let bytes: [u8; 16] = std::array::from_fn(|place| digest[place]);
         MessageId(

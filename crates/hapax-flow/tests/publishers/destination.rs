@@ -1,5 +1,6 @@
 //! What the suite needs of a destination.
 
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use hapax_flow::publish::{Envelope, Publisher};
@@ -62,3 +63,38 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(3);
 
 /// A call may take longer than the limit of a message, but not by much.
 pub(crate) const CALL_LIMIT: Duration = Duration::from_secs(8);
+
+fn ids<'a>(messages: impl IntoIterator<Item = &'a Envelope>) -> Vec<String> {
+    let messages = messages.into_iter();
+    messages.map(|message| message.id.to_string()).collect()
+}
+
+/// Each message arrived once, and no other one.
+pub(crate) fn assert_once(sent: &[Envelope], arrived: &[Arrived]) {
+    let arrived_ids: HashSet<&str> = arrived.iter().map(|one| one.id.as_str()).collect();
+    assert_eq!(arrived.len(), sent.len(), "messages");
+    assert!(ids(sent).iter().all(|id| arrived_ids.contains(id.as_str())));
+}
+
+/// Each message arrived, and for each key: in the order in which they were sent, where a repeat is
+/// followed by repeats of everything behind it.
+pub(crate) fn assert_in_order(sent: &[Envelope], arrived: &[Arrived]) {
+    let mut sent_by_key: BTreeMap<Option<&str>, Vec<String>> = BTreeMap::new();
+    for message in sent {
+        let of_key = sent_by_key.entry(message.key.as_deref()).or_default();
+        of_key.push(message.id.to_string());
+    }
+    for (key, sent) in sent_by_key {
+        let places: Vec<usize> = arrived
+            .iter()
+            .filter(|one| one.key.as_deref() == key)
+            .map(|one| sent.iter().position(|id| *id == one.id).expect("sent"))
+            .collect();
+        let mut next = 0;
+        for place in &places {
+            assert!(*place <= next, "key {key:?} arrived as {places:?}");
+            next = place + 1;
+        }
+        assert_eq!(next, sent.len(), "key {key:?} arrived as {places:?}");
+    }
+}

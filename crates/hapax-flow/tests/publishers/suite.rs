@@ -8,8 +8,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use hapax_flow::publish::{Envelope, Outage, Publisher, Reply, Verdict};
 
-use super::destination::{CALL_LIMIT, Destination, Mortal, Refusing};
-use super::messages::{assert_in_order, assert_once, batch, message};
+use super::destination::{CALL_LIMIT, Destination, Mortal, Refusing, assert_in_order, assert_once};
+use super::messages::{batch, message};
 
 /// Publishes a batch of which every message must be accepted.
 async fn publish(publisher: &impl Publisher, batch: &[Envelope]) -> Vec<Verdict> {

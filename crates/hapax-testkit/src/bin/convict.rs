@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use hapax_core::planted::{BUGS, POSTGRES, REDIS};
+use hapax_core::planted::{BUGS, FLOW, POSTGRES, REDIS};
 use hapax_testkit::servers;
 
 /// A test binary by its name, which no other package has, and its arguments, such as a part of the
@@ -61,6 +61,9 @@ const REDIS_SUITES: &[Choice] = &[(
     ],
 )];
 
+/// The suites for bugs in consumers of messages.
+const FLOW_SUITES: &[Choice] = &[("consume", &["--test-threads=8"])];
+
 /// A suite that takes longer hangs, which also convicts.
 const SUITE_TIME_MAX: Duration = Duration::from_secs(120);
 
@@ -81,6 +84,8 @@ fn main() -> ExitCode {
     let (postgres, others): (Vec<_>, Vec<_>) = bugs.partition(|name| name.starts_with(POSTGRES));
     let (redis, others): (Vec<_>, Vec<_>) =
         others.into_iter().partition(|name| name.starts_with(REDIS));
+    let (flow, others): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|name| name.starts_with(FLOW));
     let tried = try_bugs(SUITES, &others).and_then(|mut acquitted| {
         if postgres.is_empty() || has_postgres() {
             acquitted.extend(try_bugs(POSTGRES_SUITES, &postgres)?);
@@ -91,6 +96,11 @@ fn main() -> ExitCode {
             acquitted.extend(try_bugs(REDIS_SUITES, &redis)?);
         } else {
             skip(&redis, "Redis, or no PostgreSQL,");
+        }
+        if flow.is_empty() || has_postgres() {
+            acquitted.extend(try_bugs(FLOW_SUITES, &flow)?);
+        } else {
+            skip(&flow, "PostgreSQL");
         }
         Ok(acquitted)
     });

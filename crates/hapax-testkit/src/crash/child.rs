@@ -129,6 +129,12 @@ impl Child {
         }
     }
 
+    /// Whether the child has ended by itself, or was killed.
+    pub fn has_ended(&mut self) -> bool {
+        let status = self.process.try_wait();
+        status.expect("a child can be asked for").is_some()
+    }
+
     /// Stops the child (SIGSTOP): it keeps its state and does nothing. Returns when none of its
     /// threads runs.
     pub fn stop(&self) {

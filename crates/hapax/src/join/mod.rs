@@ -50,6 +50,7 @@
 //! Any driver that can run a statement works: see [`Session`] and [`Transaction`]. This module has
 //! a file for each supported driver, behind a feature named after the driver and its major version.
 
+mod database;
 #[cfg(feature = "diesel-async-0_9")]
 pub mod diesel_async;
 #[cfg_attr(
@@ -89,6 +90,7 @@ pub mod sqlx;
 #[cfg(feature = "tokio-postgres-0_7")]
 pub mod tokio_postgres;
 
+pub use database::Database;
 #[cfg(feature = "axum")]
 pub(crate) use guard::Slot;
 pub use guard::{OpenTransaction, TransactionPool};

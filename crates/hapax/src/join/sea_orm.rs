@@ -26,6 +26,7 @@ use sea_orm::{
 
 use super::Session;
 use super::guard::{Begin, to_its_end, transaction_pool};
+use crate::BoxError;
 
 impl Session for DatabaseTransaction {
     type Error = DbErr;
@@ -102,6 +103,18 @@ impl Begin for DatabaseConnection {
 }
 
 transaction_pool!(DatabaseConnection);
+
+impl super::Database for DatabaseConnection {
+    type Transaction = DatabaseTransaction;
+
+    async fn begin(&mut self) -> Result<Self::Transaction, BoxError> {
+        Ok(Begin::begin(self).await?)
+    }
+
+    async fn roll_back(transaction: Self::Transaction) -> Result<(), BoxError> {
+        Ok(transaction.rollback().await?)
+    }
+}
 
 /// The error of the driver below sea-orm.
 fn cause(error: &DbErr) -> Option<&sea_orm::SqlxError> {

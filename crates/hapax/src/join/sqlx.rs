@@ -22,6 +22,7 @@ use sqlx_core::transaction::TransactionManager;
 
 use super::Session;
 use super::guard::{Begin, to_its_end, transaction_pool};
+use crate::BoxError;
 
 /// The differences between the databases of sqlx.
 trait Known: Connection {
@@ -159,6 +160,18 @@ mod postgres {
     }
 
     transaction_pool!(sqlx::PgPool);
+
+    impl crate::join::Database for sqlx::PgPool {
+        type Transaction = Transaction<'static, sqlx::Postgres>;
+
+        async fn begin(&mut self) -> Result<Self::Transaction, BoxError> {
+            Ok(Begin::begin(self).await?)
+        }
+
+        async fn roll_back(transaction: Self::Transaction) -> Result<(), BoxError> {
+            Ok(transaction.rollback().await?)
+        }
+    }
 }
 
 #[cfg(feature = "sqlx-0_9-sqlite")]
@@ -238,4 +251,16 @@ mod sqlite {
     }
 
     transaction_pool!(sqlx::SqlitePool);
+
+    impl crate::join::Database for sqlx::SqlitePool {
+        type Transaction = Transaction<'static, sqlx::Sqlite>;
+
+        async fn begin(&mut self) -> Result<Self::Transaction, BoxError> {
+            Ok(Begin::begin(self).await?)
+        }
+
+        async fn roll_back(transaction: Self::Transaction) -> Result<(), BoxError> {
+            Ok(transaction.rollback().await?)
+        }
+    }
 }

@@ -55,7 +55,7 @@ impl super::Transaction for Transaction<'_> {
     }
 
     async fn run_and_commit(self, statement: &Statement) -> Committed<Error> {
-        let (ran, committed) = run_and_commit(self.client(), statement).await;
+        let (ran, committed) = run_with_commit(self.client(), statement).await;
         ended(self, &committed);
         judge(ran, committed)
     }
@@ -63,9 +63,15 @@ impl super::Transaction for Transaction<'_> {
 
 const COMMIT: &str = "COMMIT";
 
-/// Sends the statement and the commit together, in one round trip. If the statement fails, the
-/// commit finds a failed transaction and rolls it back.
-async fn run_and_commit(
+/// Sends the statement and the commit of the open transaction together, in one round trip. If the
+/// statement fails, the commit finds a failed transaction and rolls it back. For transactions that
+/// are begun by hand.
+pub async fn run_and_commit(client: &Client, statement: &Statement) -> Committed<Error> {
+    let (ran, committed) = run_with_commit(client, statement).await;
+    judge(ran, committed)
+}
+
+async fn run_with_commit(
     client: &Client,
     statement: &Statement,
 ) -> (Result<Option<Vec<Value>>, Error>, Result<(), Error>) {
@@ -93,8 +99,13 @@ fn ended(transaction: Transaction<'_>, committed: &Result<(), Error>) {
     }
 }
 
-/// Runs the statement with its parameter types given, so that it needs no preparing.
-async fn run(client: &Client, statement: &Statement) -> Result<Option<Vec<Value>>, Error> {
+/// Runs the statement with its parameter types given, so that it needs no preparing. For
+/// transactions that are begun by hand.
+///
+/// # Errors
+///
+/// When the driver fails.
+pub async fn run(client: &Client, statement: &Statement) -> Result<Option<Vec<Value>>, Error> {
     let values: Vec<_> = statement
         .values
         .iter()

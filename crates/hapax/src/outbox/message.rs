@@ -94,7 +94,8 @@ impl Message {
         self.header(headers::CAUSATION_ID, message.to_string())
     }
 
-    pub(super) fn with_default(self, name: &str, value: Option<&str>) -> Message {
+    /// Adds a header if there is a value and no header of this name yet.
+    pub fn default_header(self, name: &str, value: Option<&str>) -> Message {
         match value {
             Some(value) if self.headers.iter().all(|(given, _)| given != name) => {
                 self.header(name, value)

@@ -153,7 +153,7 @@ impl Operation {
         let request_id = self.request_id().map(|id| id.as_str());
         (
             id,
-            message.with_default(headers::CORRELATION_ID, request_id),
+            message.default_header(headers::CORRELATION_ID, request_id),
         )
     }
 }

@@ -559,7 +559,7 @@ END $$;
 
 -- Counts an attempt at a message that failed, before it is tried again alone. Returns how many there were. Call it in a transaction of its own.
 CREATE FUNCTION hapax.message_failed(consumer text, id text, reason text DEFAULT NULL) RETURNS int8
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
 DECLARE
     c hapax.consumers;

@@ -1,0 +1,134 @@
+//! Messages that are tried again later, and those that wait behind them.
+
+use std::collections::{HashMap, VecDeque};
+
+use tokio::time::Instant;
+
+use super::received::{Lane, Received};
+
+/// A message of this consumer, with what its delivery is acknowledged by.
+#[derive(Clone, Debug)]
+pub(super) struct Item<T> {
+    pub(super) received: Received,
+    pub(super) tag: T,
+    /// Tries that failed.
+    pub(super) failures: u32,
+}
+
+/// Messages that failed, each with the later ones of its lane behind it.
+pub(super) struct Backlog<T> {
+    lanes: HashMap<Lane, Waiting<T>>,
+    len: usize,
+}
+
+struct Waiting<T> {
+    due: Instant,
+    items: VecDeque<Item<T>>,
+}
+
+impl<T: Clone> Backlog<T> {
+    pub(super) fn new() -> Backlog<T> {
+        Backlog {
+            lanes: HashMap::new(),
+            len: 0,
+        }
+    }
+
+    /// The number of messages.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Puts a message first in its lane, to be tried again at `due`.
+    pub(super) fn put_first(&mut self, item: Item<T>, due: Instant) {
+        let items = VecDeque::new();
+        let lane = self.lanes.entry(item.received.lane());
+        let waiting = lane.or_insert(Waiting { due, items });
+        waiting.due = due;
+        waiting.items.push_front(item);
+        self.len += 1;
+    }
+
+    /// Takes the message if an earlier one of its lane waits; else gives it back. A message that
+    /// waits already is known by its id: the newer delivery of it is the one that counts.
+    pub(super) fn put_behind(&mut self, item: Item<T>) -> Option<Item<T>> {
+        let Some(waiting) = self.lanes.get_mut(&item.received.lane()) else {
+            return Some(item);
+        };
+        let mut items = waiting.items.iter_mut();
+        match items.find(|known| known.received.id() == item.received.id()) {
+            Some(known) => known.tag = item.tag,
+            None => {
+                waiting.items.push_back(item);
+                self.len += 1;
+            }
+        }
+        None
+    }
+
+    /// The messages of a lane whose first is due, in their order.
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<VecDeque<Item<T>>> {
+        let mut lanes = self.lanes.iter();
+        let (lane, _) = lanes.find(|(_, waiting)| waiting.due <= now)?;
+        let lane = lane.clone();
+        let items = self.lanes.remove(&lane)?.items;
+        self.len -= items.len();
+        Some(items)
+    }
+
+    /// When the next one is due.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.lanes.values().map(|waiting| waiting.due).min()
+    }
+
+    /// What their deliveries are acknowledged by.
+    pub(super) fn tags(&self) -> Vec<T> {
+        let items = self.lanes.values().flat_map(|waiting| &waiting.items);
+        items.map(|item| item.tag.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::consume::Incoming;
+
+    fn item(id: &str, key: Option<&str>, tag: u32) -> Item<u32> {
+        let incoming = Incoming {
+            key: key.map(str::to_owned),
+            ..Incoming::default()
+        };
+        Item {
+            received: Received::new(&"test".into(), Some(id.to_owned()), incoming),
+            tag,
+            failures: 0,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn later_messages_of_a_key_wait_behind_one_that_failed() {
+        let mut backlog = Backlog::new();
+        let now = Instant::now();
+        let due = now + Duration::from_secs(1);
+        backlog.put_first(item("1", Some("a"), 1), due);
+        assert!(backlog.put_behind(item("2", Some("a"), 2)).is_none());
+        assert!(backlog.put_behind(item("3", Some("b"), 3)).is_some());
+        assert!(backlog.put_behind(item("4", None, 4)).is_some());
+        assert!(backlog.take_due(now).is_none());
+        assert_eq!(backlog.next_due(), Some(due));
+        let items = backlog.take_due(due).unwrap();
+        let tags: Vec<_> = items.iter().map(|item| item.tag).collect();
+        assert_eq!((tags, backlog.len()), (vec![1, 2], 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_newer_delivery_of_a_message_takes_the_place_of_the_older() {
+        let mut backlog = Backlog::new();
+        let now = Instant::now();
+        backlog.put_first(item("1", Some("a"), 1), now);
+        assert!(backlog.put_behind(item("1", Some("a"), 9)).is_none());
+        assert_eq!((backlog.len(), backlog.tags()), (1, vec![9]));
+    }
+}

@@ -1,0 +1,212 @@
+//! Messages that cannot be handled.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hapax_flow::consume::{PostgresTransaction, Received};
+
+use crate::place::{Place, Running, consumer, keyed, message, sorted, with_payload, write_effects};
+use crate::script::Script;
+
+#[tokio::test]
+async fn a_poison_message_among_thousands_is_parked_alone() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    script.deliver((0..3000).map(|id| match id {
+        1234 => with_payload(keyed(id, "k-34"), "poison"),
+        _ => keyed(id, &format!("k-{}", id % 100)),
+    }));
+    let running = place.run(consumer().batch_max(500), script.source());
+    script.drained().await;
+    assert_eq!(place.parked().await, ["1234"]);
+    let effects = place.effects().await;
+    let mut expected: Vec<_> = (0..3000)
+        .filter(|id| *id != 1234)
+        .map(|id| id.to_string())
+        .collect();
+    // Of its key too, each later one was applied after the earlier ones.
+    let of_key = |effects: &[String]| -> Vec<String> {
+        let of_key = effects.iter().filter(|id| id.ends_with("34"));
+        of_key.cloned().collect()
+    };
+    assert_eq!(of_key(&effects), of_key(&expected));
+    expected.sort();
+    assert_eq!(sorted(effects), expected);
+    let counts = running.progress.counts();
+    assert_eq!((counts.parked, counts.failed), (1, 3));
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn later_messages_of_a_key_wait_until_it_is_decided() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    let tries = Arc::new(AtomicUsize::new(0));
+    let handler = {
+        let tries = tries.clone();
+        async move |batch: &[Received], tx: &mut PostgresTransaction| {
+            write_effects(batch, tx).await?;
+            let is_first = batch.iter().any(|message| message.id() == "first");
+            match is_first && tries.fetch_add(1, Ordering::SeqCst) < 3 {
+                true => Err("not yet".into()),
+                false => Ok(()),
+            }
+        }
+    };
+    let handled = consumer()
+        .source(script.source())
+        .database(place.database())
+        .handle(handler);
+    let running = Running::spawn(handled.progress(), |stop| handled.run(stop));
+    script.deliver([
+        keyed("first", "a"),
+        keyed("second", "a"),
+        keyed("other", "b"),
+    ]);
+    script.drained().await;
+    assert_eq!(place.effects().await, ["other", "first", "second"]);
+    assert_eq!(place.parked().await, [""; 0]);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn a_panic_is_a_failure() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    script.deliver([with_payload(message("a"), "panic"), message("b")]);
+    let running = place.run(consumer(), script.source());
+    script.drained().await;
+    assert_eq!(place.effects().await, ["b"]);
+    assert_eq!(place.parked().await, ["a"]);
+    let sql = "SELECT reason, attempts FROM hapax.parked";
+    let row = place.client.query_one(sql, &[]).await.expect("one");
+    assert_eq!(
+        (row.get::<_, String>(0).as_str(), row.get::<_, i32>(1)),
+        ("the handler panicked: a handler that panics", 3)
+    );
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn a_parked_message_that_is_delivered_again_stays_parked() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    let running = place.run(consumer(), script.source());
+    for _ in 0..3 {
+        script.deliver([with_payload(message("a"), "poison")]);
+        script.drained().await;
+    }
+    assert_eq!(place.parked().await, ["a"]);
+    assert_eq!(place.effects().await, [""; 0]);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn a_handler_that_hangs_is_ended() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    script.deliver([message("hangs"), message("b")]);
+    let handled = consumer()
+        .batch_time_max(std::time::Duration::from_millis(200))
+        .source(script.source())
+        .database(place.database())
+        .handle(async |batch: &[Received], tx: &mut PostgresTransaction| {
+            write_effects(batch, tx).await?;
+            match batch.iter().any(|message| message.id() == "hangs") {
+                true => std::future::pending().await,
+                false => Ok(()),
+            }
+        });
+    let running = Running::spawn(handled.progress(), |stop| handled.run(stop));
+    script.drained().await;
+    assert_eq!(place.effects().await, ["b"]);
+    assert_eq!(place.parked().await, ["hangs"]);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn a_message_that_may_end_its_consumers_is_counted_before_it_is_tried() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    for deliveries in 4..10 {
+        let handled = consumer()
+            .source(script.source())
+            .database(place.database())
+            .handle(async |batch: &[Received], tx: &mut PostgresTransaction| {
+                write_effects(batch, tx).await?;
+                match batch.iter().any(|message| message.id() == "deadly") {
+                    true => std::future::pending().await,
+                    false => Ok(()),
+                }
+            });
+        let running = Running::spawn(handled.progress(), |stop| handled.run(stop));
+        let mut deadly = message("deadly");
+        deadly.deliveries = Some(deliveries);
+        script.deliver([deadly, message(format!("before-{deliveries}"))]);
+        // Either it hangs in the handler, or the message is parked.
+        let drained = tokio::time::timeout(std::time::Duration::from_millis(500), script.drained());
+        if drained.await.is_ok() {
+            running.stop().await.expect("it ran");
+            break;
+        }
+        running.kill().await;
+    }
+    assert_eq!(place.parked().await, ["deadly"]);
+}
+
+#[tokio::test]
+async fn what_another_transaction_holds_is_tried_again_and_not_counted() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    let other = Place::again(place.url.clone()).await.client;
+    other.batch_execute("BEGIN").await.expect("begins");
+    let sql = "SELECT hapax.receive('stock', 'held', now())";
+    other.query_one(sql, &[]).await.expect("a receipt");
+    let running = place.run(consumer(), script.source());
+    script.deliver([message("a"), message("held"), message("b")]);
+    script.acknowledged(2).await;
+    assert_eq!(script.open(), 1);
+    assert_eq!(sorted(place.effects().await), ["a", "b"]);
+    other.batch_execute("ROLLBACK").await.expect("ends");
+    script.drained().await;
+    assert_eq!(sorted(place.effects().await), ["a", "b", "held"]);
+    assert_eq!(running.progress.counts().failed, 0);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn an_error_that_a_handler_hides_is_a_failure() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    script.deliver([message("a")]);
+    let handled = consumer()
+        .source(script.source())
+        .database(place.database())
+        .handle(async |batch: &[Received], tx: &mut PostgresTransaction| {
+            write_effects(batch, tx).await?;
+            // The transaction is broken now, and its commit would be none.
+            drop(tx.execute("SELECT 1 / 0", &[]).await);
+            Ok(())
+        });
+    let running = Running::spawn(handled.progress(), |stop| handled.run(stop));
+    script.drained().await;
+    assert_eq!(place.effects().await, [""; 0]);
+    assert_eq!(place.parked().await, ["a"]);
+    running.stop().await.expect("it ran");
+}

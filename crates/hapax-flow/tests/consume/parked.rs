@@ -1,0 +1,152 @@
+//! What is parked, and what becomes of it.
+
+use std::time::Duration;
+
+use hapax_core::time::Timestamp;
+use hapax_flow::consume::{Incoming, Retention, StartError, Window};
+
+use crate::place::{Place, consumer, message, sorted};
+use crate::script::Script;
+
+const HOUR_US: u64 = 3_600_000_000;
+
+fn aged(id: &str, hours: i64) -> Incoming {
+    let message = message(id);
+    let now = message.at.expect("it has a time").as_micros();
+    let at = now.saturating_add_signed(-hours * HOUR_US as i64);
+    Incoming {
+        at: Some(Timestamp::from_micros(at)),
+        ..message
+    }
+}
+
+#[tokio::test]
+async fn a_message_older_than_the_window_is_parked_and_never_applied() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    script.keeps_for(Retention::Limited(Duration::from_hours(1)));
+    let consumer = consumer()
+        .window(Window::Limited(Duration::from_hours(48)))
+        .relay_outage(Duration::from_hours(2));
+    script.deliver([aged("old", 49), aged("young", 47), aged("ahead", -1)]);
+    let running = place.run(consumer, script.source());
+    script.drained().await;
+    assert_eq!(place.effects().await, ["young"]);
+    assert_eq!(place.parked().await, ["ahead", "old"]);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn a_message_without_an_id_is_parked_once() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    let nameless = Incoming {
+        id: None,
+        ..message("")
+    };
+    script.deliver([nameless.clone(), message("a"), nameless]);
+    let running = place.run(consumer(), script.source());
+    script.drained().await;
+    assert_eq!(place.effects().await, ["a"]);
+    assert_eq!(place.parked().await.len(), 1);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn an_id_may_be_a_field_of_the_payload() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    let of_payload = |payload: &'static str| Incoming {
+        id: None,
+        payload: payload.into(),
+        ..message("")
+    };
+    script.deliver([
+        of_payload("order-1"),
+        of_payload("order-2"),
+        of_payload("order-1"),
+    ]);
+    let consumer = consumer().id(|message| String::from_utf8(message.payload.to_vec()).ok());
+    let running = place.run(consumer, script.source());
+    script.drained().await;
+    assert_eq!(place.effects().await, ["order-1", "order-2"]);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn a_window_shorter_than_what_the_broker_keeps_stops_the_start() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    for retention in [
+        Retention::Limited(Duration::from_hours(13 * 24 + 1)),
+        Retention::Forever,
+    ] {
+        let script = Script::default();
+        script.keeps_for(retention);
+        script.deliver([message("a")]);
+        let refused = place.run(consumer(), script.source()).refusal().await;
+        assert!(matches!(refused, StartError::Window(_)), "{refused}");
+        assert!(refused.to_string().contains("Make the window longer"));
+        assert_eq!(place.effects().await, [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_database_without_an_inbox_stops_the_start() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let sql = "DROP SCHEMA hapax CASCADE";
+    place.client.batch_execute(sql).await.expect("dropped");
+    let refused = place
+        .run(consumer(), Script::default().source())
+        .refusal()
+        .await;
+    assert!(refused.to_string().contains("hapax migrate"), "{refused}");
+}
+
+#[tokio::test]
+async fn with_a_window_without_end_any_age_is_applied_once() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    script.keeps_for(Retention::Forever);
+    script.deliver([aged("ancient", 24 * 365), aged("ancient", 24 * 365)]);
+    let running = place.run(consumer().window(Window::Forever), script.source());
+    script.drained().await;
+    assert_eq!(place.effects().await, ["ancient"]);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn what_an_operator_tries_again_is_applied_once() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    script.deliver([aged("old-1", 24 * 20), aged("old-2", 24 * 20)]);
+    let running = place.run(consumer(), script.source());
+    script.drained().await;
+    assert_eq!(place.parked().await, ["old-1", "old-2"]);
+    let sql = "UPDATE hapax.parked SET state = 2, not_applied = true WHERE id = 'old-1'";
+    place
+        .client
+        .batch_execute(sql)
+        .await
+        .expect("as an operator does");
+    while running.progress.counts().retried == 0 {
+        tokio::task::yield_now().await;
+    }
+    script.deliver([aged("old-1", 24 * 20)]);
+    script.drained().await;
+    assert_eq!(sorted(place.effects().await), ["old-1"]);
+    running.stop().await.expect("it ran");
+}
