@@ -316,7 +316,7 @@ async fn begin<D: Database>(database: &mut D) -> Result<D::Transaction, Failure>
 /// Commits, if the transaction is still whole: after an error that a handler did not pass on,
 /// Postgres answers a commit by rolling back, and says that all is well.
 async fn commit<D: Database>(
-    mut transaction: D::Transaction,
+    transaction: D::Transaction,
     receipt: Option<ReceiptId>,
 ) -> Result<(), Failure> {
     let is_whole = is_whole(transaction.dialect(), receipt);

@@ -172,18 +172,21 @@ async fn what_another_transaction_holds_is_tried_again_and_not_counted() {
         return;
     };
     let script = Script::default();
+    let running = place.run(consumer(), script.source());
+    // From now on the consumer is registered: else it would wait for the other to register it.
+    script.deliver([message("first")]);
+    script.drained().await;
     let other = Place::again(place.url.clone()).await.client;
     other.batch_execute("BEGIN").await.expect("begins");
     let sql = "SELECT hapax.receive('stock', 'held', now())";
     other.query_one(sql, &[]).await.expect("a receipt");
-    let running = place.run(consumer(), script.source());
     script.deliver([message("a"), message("held"), message("b")]);
-    script.acknowledged(2).await;
+    script.acknowledged(3).await;
     assert_eq!(script.open(), 1);
-    assert_eq!(sorted(place.effects().await), ["a", "b"]);
+    assert_eq!(sorted(place.effects().await), ["a", "b", "first"]);
     other.batch_execute("ROLLBACK").await.expect("ends");
     script.drained().await;
-    assert_eq!(sorted(place.effects().await), ["a", "b", "held"]);
+    assert_eq!(sorted(place.effects().await), ["a", "b", "first", "held"]);
     assert_eq!(running.progress.counts().failed, 0);
     running.stop().await.expect("it ran");
 }

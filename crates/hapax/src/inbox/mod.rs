@@ -110,7 +110,9 @@ pub async fn receive<S: Session>(
 ///
 /// # Errors
 ///
-/// As [`receive`]. An id that is not allowed ([`check_id`]) fails the whole batch.
+/// As [`receive`]. An id that is not allowed ([`check_id`]) fails the whole batch. On Postgres the
+/// batch fails with the code 55P03 if another transaction is receiving one of its messages for
+/// longer than 100 ms: run it again, or in parts.
 pub async fn receive_all<S: Session>(
     session: &mut S,
     consumer: &str,
