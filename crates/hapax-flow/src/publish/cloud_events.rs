@@ -155,12 +155,35 @@ impl CloudEvents {
     /// The headers and the body with which any transport carries the message.
     pub fn wrap<'a>(&'a self, message: &'a Envelope) -> (Vec<HeaderPair<'a>>, Bytes) {
         match self.mode {
-            Mode::Binary => (self.binary_headers(message), message.payload.clone()),
-            Mode::Structured => {
-                let media = (header::CONTENT_TYPE.as_str().into(), STRUCTURED.into());
-                (vec![media], self.json(message))
+            Mode::Binary => {
+                let encode =
+                    |value: Cow<'a, str>| utf8_percent_encode(&value, ENCODED).to_string().into();
+                let headers = self.binary_headers(message, "ce-", encode);
+                (headers, message.payload.clone())
             }
+            Mode::Structured => self.structured(message),
         }
+    }
+
+    /// The same for a transport whose headers may have any characters, such as Kafka's (`ce_`) or
+    /// AMQP's (`cloudEvents:`): names of attributes begin with `prefix`, and values are as they are.
+    pub fn wrap_plainly<'a>(
+        &'a self,
+        message: &'a Envelope,
+        prefix: &str,
+    ) -> (Vec<HeaderPair<'a>>, Bytes) {
+        match self.mode {
+            Mode::Binary => {
+                let headers = self.binary_headers(message, prefix, |value| value);
+                (headers, message.payload.clone())
+            }
+            Mode::Structured => self.structured(message),
+        }
+    }
+
+    fn structured<'a>(&'a self, message: &'a Envelope) -> (Vec<HeaderPair<'a>>, Bytes) {
+        let media = (header::CONTENT_TYPE.as_str().into(), STRUCTURED.into());
+        (vec![media], self.json(message))
     }
 
     /// The message as one JSON object, in the JSON format of CloudEvents.
@@ -185,13 +208,18 @@ impl CloudEvents {
 
     /// The media type of the payload, the headers that mean nothing to CloudEvents, and the
     /// attributes.
-    fn binary_headers<'a>(&'a self, message: &'a Envelope) -> Vec<HeaderPair<'a>> {
+    fn binary_headers<'a>(
+        &'a self,
+        message: &'a Envelope,
+        prefix: &str,
+        value_of: impl Fn(Cow<'a, str>) -> Cow<'a, str>,
+    ) -> Vec<HeaderPair<'a>> {
         let content_type = (header::CONTENT_TYPE.as_str(), message.content_type());
         let plain = [content_type].into_iter().chain(plain_headers(message));
-        let attributes = self.attributes(message).into_iter().map(|(name, value)| {
-            let value = utf8_percent_encode(&value, ENCODED).to_string();
-            (format!("ce-{name}").into(), value.into())
-        });
+        let attributes = self
+            .attributes(message)
+            .into_iter()
+            .map(|(name, value)| (format!("{prefix}{name}").into(), value_of(value)));
         plain
             .map(|(name, value)| (name.into(), value.into()))
             .chain(attributes)

@@ -6,6 +6,7 @@ pub mod cloud_events;
 mod nats;
 mod null;
 mod stdout;
+mod template;
 pub mod webhook;
 
 use std::pin::Pin;

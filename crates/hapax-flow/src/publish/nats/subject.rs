@@ -1,23 +1,18 @@
 //! Which subject a message goes to.
 
 use super::NatsError;
-
-/// Stands for the topic in a template.
-const TOPIC: &str = "{topic}";
+use crate::publish::template;
 
 /// The subject of every message: text with `{topic}` in it, or one fixed subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Template(String);
+pub(super) struct Template(template::Template);
 
 impl Template {
     pub(super) fn parse(text: &str) -> Result<Template, NatsError> {
-        let example = text.replace(TOPIC, "topic");
-        let reason = match check(&example) {
-            Ok(()) if !example.contains(['{', '}']) => return Ok(Template(text.to_owned())),
-            Ok(()) => "only {topic} may stand in braces",
-            Err(reason) => reason,
-        };
-        Err(NatsError::Subject(text.to_owned(), reason))
+        let wrong = |reason| NatsError::Subject(text.to_owned(), reason);
+        let template = template::Template::parse(text).map_err(wrong)?;
+        check(&template.name("topic")).map_err(wrong)?;
+        Ok(Template(template))
     }
 
     /// The subject of the messages of a topic.
@@ -26,7 +21,7 @@ impl Template {
     ///
     /// Why nothing can be published there.
     pub(super) fn subject(&self, topic: &str) -> Result<String, String> {
-        let subject = self.0.replace(TOPIC, topic);
+        let subject = self.0.name(topic);
         let checked = check(&subject).and_then(|()| self.check_reserved(&subject));
         match checked {
             Ok(()) => Ok(subject),
@@ -36,11 +31,12 @@ impl Template {
 
     /// Every subject that the template can make matches this pattern.
     pub(super) fn pattern(&self) -> String {
-        let Some(topic) = self.0.find(TOPIC) else {
-            return self.0.clone();
-        };
+        let prefix = self.0.prefix();
+        if self.0.is_fixed() {
+            return prefix.to_owned();
+        }
         // A topic may have several tokens, so that nothing is known from its first one on.
-        let before = self.0[..topic].rsplit_once('.');
+        let before = prefix.rsplit_once('.');
         before.map_or(">".to_owned(), |(tokens, _)| format!("{tokens}.>"))
     }
 
@@ -48,7 +44,7 @@ impl Template {
     /// name a topic must not reach either. An operator may by the template.
     fn check_reserved(&self, subject: &str) -> Result<(), &'static str> {
         let is_reserved = subject.starts_with('$') || subject.starts_with("_INBOX.");
-        if is_reserved && self.0.starts_with(TOPIC) {
+        if is_reserved && self.0.prefix().is_empty() {
             return Err("a topic may begin neither with $ nor with _INBOX");
         }
         Ok(())
