@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hapax_flow::consume::{PostgresTransaction, Received};
+use hapax_core::time::Timestamp;
+use hapax_flow::consume::{Incoming, PostgresTransaction, Received, Versions};
 
 use crate::place::{Place, Running, consumer, keyed, message, sorted, with_payload, write_effects};
 use crate::script::Script;
@@ -164,6 +165,37 @@ async fn a_message_that_may_end_its_consumers_is_counted_before_it_is_tried() {
         running.kill().await;
     }
     assert_eq!(place.parked().await, ["deadly"]);
+}
+
+#[tokio::test]
+async fn a_message_that_was_delivered_often_and_is_parked_stays_parked() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let often = |message: Incoming| Incoming {
+        deliveries: Some(9),
+        ..message
+    };
+    let version = |version| Incoming {
+        version: Some(version),
+        ..keyed(format!("v{version}"), "order-1")
+    };
+    let nameless = Incoming {
+        id: None,
+        ..message("")
+    };
+    let old = Incoming {
+        at: Some(Timestamp::from_micros(1)),
+        ..message("old")
+    };
+    let script = Script::default();
+    script.deliver([version(1), often(version(3)), often(nameless), often(old)]);
+    let running = place.run(consumer().versions(Versions::ParkGaps), script.source());
+    script.drained().await;
+    assert_eq!(place.effects().await, ["v1"]);
+    let parked = place.parked().await;
+    assert_eq!(parked.len(), 3, "{parked:?}");
+    running.stop().await.expect("it ran");
 }
 
 #[tokio::test]

@@ -195,7 +195,7 @@ pub async fn failed<S: Session>(
 }
 
 /// Forgets the failures of a message that is applied after all, in the transaction of its effect.
-/// Returns whether there were any.
+/// Returns whether there were any. A message that is parked stays parked.
 ///
 /// # Errors
 ///

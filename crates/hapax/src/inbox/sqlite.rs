@@ -264,7 +264,7 @@ pub(super) async fn recovered<S: Session>(
     name: &str,
     id: &str,
 ) -> Result<bool, S> {
-    let sql = "DELETE FROM hapax_parked WHERE receipt = ?2 AND consumer = (SELECT id FROM hapax_consumers WHERE name = CAST(?1 AS TEXT)) RETURNING 1";
+    let sql = "DELETE FROM hapax_parked WHERE receipt = ?2 AND consumer = (SELECT id FROM hapax_consumers WHERE name = CAST(?1 AS TEXT)) AND state = 0 RETURNING 1";
     let values = vec![text(name), bytes(ReceiptId::of(name, id).as_bytes())];
     Ok(run(session, sql, &[Column::Int], values).await?.is_some())
 }

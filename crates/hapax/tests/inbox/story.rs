@@ -135,7 +135,8 @@ pub async fn story<S: Session>(tx: &mut S, is_first: bool) {
     assert_eq!(failed(tx, "stock", "b", "no").await.expect("counts"), 1);
     assert!(park_again(tx, "stock", "b", "no").await.expect("parks"));
     assert_eq!(take_parked(tx, "stock").await.expect("takes"), None);
-    assert!(recovered(tx, "stock", "b").await.expect("forgets"));
+    // What is parked is not forgotten.
+    assert!(!recovered(tx, "stock", "b").await.expect("forgets"));
     // Without an id.
     let unnamed = ToPark {
         id: None,

@@ -576,14 +576,14 @@ BEGIN
     RETURN count;
 END $$;
 
--- Forgets the failures of a message that is applied after all, in the transaction of its effect.
+-- Forgets the failures of a message that is applied after all, in the transaction of its effect. One that is parked stays parked, also if this transaction has parked it.
 CREATE FUNCTION hapax.message_recovered(consumer text, id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM hapax.ready();
     DELETE FROM hapax.parked AS p USING hapax.consumers AS c
-    WHERE c.name = message_recovered.consumer AND p.consumer = c.id AND p.receipt = hapax.receipt_id(message_recovered.consumer, message_recovered.id);
+    WHERE c.name = message_recovered.consumer AND p.consumer = c.id AND p.receipt = hapax.receipt_id(message_recovered.consumer, message_recovered.id) AND p.state = 0;
     RETURN FOUND;
 END $$;
 
