@@ -291,7 +291,8 @@ async fn handle<D: Database>(
     batch: &[Received],
     transaction: &mut D::Transaction,
 ) -> Result<(), Failure> {
-    let handled = AssertUnwindSafe(handler(batch, transaction)).catch_unwind();
+    // In a block, because a handler may panic before it returns a future.
+    let handled = AssertUnwindSafe(async { handler(batch, transaction).await }).catch_unwind();
     match handled.await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(judge::<D::Transaction>(&*error)),
@@ -374,17 +375,21 @@ fn judge<S: Session>(error: &(dyn Error + 'static)) -> Failure {
     }
 }
 
-/// Judges an error of the inbox: no message is the cause of it.
+/// Judges an error of the inbox. A value that the database cannot take is of one message, and the
+/// others must not wait for it.
 fn judge_receive<S: Session>(error: ReceiveError<S::Error>) -> Failure {
     let text = in_a_line(&error);
-    let is_busy = match &error {
-        ReceiveError::WindowChanged(_) => true,
-        ReceiveError::Driver(error) => S::code(error).is_some_and(|code| passes(&code)),
-        _ => false,
+    let code = match &error {
+        ReceiveError::WindowChanged(_) => return Failure::Busy(text),
+        ReceiveError::Invalid(_) => return Failure::Handler(text),
+        ReceiveError::Driver(error) => S::code(error).unwrap_or_default(),
+        _ => String::new(),
     };
-    match is_busy {
-        true => Failure::Busy(text),
-        false => Failure::Database(text),
+    match code {
+        code if passes(&code) => Failure::Busy(text),
+        // SQLSTATE: a data exception.
+        code if code.len() == 5 && code.starts_with("22") => Failure::Handler(text),
+        _ => Failure::Database(text),
     }
 }
 

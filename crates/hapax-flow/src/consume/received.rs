@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use hapax::inbox::check_id;
 use hapax::join::Session;
 use hapax::outbox::{EmitError, Message, MessageId, emit};
 use hapax_core::flow::headers;
@@ -11,9 +12,6 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use super::Incoming;
-
-/// The longest id that a receipt can have.
-const ID_BYTES_MAX: usize = 1024;
 
 /// A message that a consumer has received. It dereferences to [`Incoming`].
 #[derive(Clone, Debug)]
@@ -27,11 +25,15 @@ pub struct Received {
 impl Received {
     /// `id`: the producer's, if the message has one.
     pub(super) fn new(consumer: &Arc<str>, id: Option<String>, incoming: Incoming) -> Received {
-        let id = id.filter(|id| !id.is_empty() && id.len() <= ID_BYTES_MAX);
+        let has_id = id.as_deref().is_some_and(|id| check_id(id).is_ok());
+        let id = match id {
+            Some(id) if has_id => id,
+            id => of_content(id.as_deref(), &incoming),
+        };
         Received {
             consumer: consumer.clone(),
-            has_id: id.is_some(),
-            id: id.unwrap_or_else(|| of_content(&incoming)).into(),
+            id: id.into(),
+            has_id,
             incoming,
         }
     }
@@ -90,10 +92,11 @@ impl Received {
         }
     }
 
-    /// The entity that its version is of.
+    /// The entity that its version is of. Without zero bytes, which Postgres has in no text.
     pub(super) fn entity(&self) -> Option<(String, i64)> {
         let key = self.key.as_ref()?;
-        Some((format!("{}\u{1f}{key}", self.topic), self.version?))
+        let entity = format!("{}\u{1f}{key}", self.topic);
+        Some((entity.replace('\0', "\u{fffd}"), self.version?))
     }
 }
 
@@ -114,13 +117,33 @@ pub(super) enum Lane {
     Alone(Arc<str>),
 }
 
-/// An id for what has none, so that it is parked once however often it is delivered.
-fn of_content(incoming: &Incoming) -> String {
+/// An id for what has none that can be used, so that it is parked once however often it is
+/// delivered. `given`: the one that cannot be used. Headers do not count: brokers write into them.
+fn of_content(given: Option<&str>, incoming: &Incoming) -> String {
+    let Incoming {
+        at,
+        topic,
+        key,
+        version,
+        payload,
+        ..
+    } = incoming;
+    let at = at.map(|at| at.as_micros().to_string());
+    let version = version.map(|version| version.to_string());
+    let said = [given, at.as_deref(), key.as_deref(), version.as_deref()];
     let mut hash = Sha256::new();
-    for part in [incoming.topic.as_bytes(), &incoming.payload] {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part);
+    let mut push = |part: Option<&[u8]>| {
+        hash.update(
+            part.map_or(u64::MAX, |part| part.len() as u64)
+                .to_be_bytes(),
+        );
+        hash.update(part.unwrap_or_default());
+    };
+    for part in said {
+        push(part.map(str::as_bytes));
     }
+    push(Some(topic.as_bytes()));
+    push(Some(payload));
     let digest = hash.finalize();
     digest[..16]
         .iter()
@@ -148,7 +171,24 @@ mod tests {
     fn what_has_no_id_is_known_by_its_content() {
         assert_eq!(received(None, "a").id(), received(Some(""), "a").id());
         assert_ne!(received(None, "a").id(), received(None, "b").id());
-        assert!(!received(Some(&"x".repeat(2000)), "a").has_id());
+        let of_key = |key: &str| {
+            let incoming = Incoming {
+                key: Some(key.to_owned()),
+                ..Incoming::default()
+            };
+            Received::new(&"test".into(), None, incoming)
+        };
+        assert_ne!(of_key("a").id(), of_key("b").id());
+    }
+
+    #[test]
+    fn an_id_that_no_receipt_can_have_is_none_and_still_tells_messages_apart() {
+        let long = "x".repeat(2000);
+        for (id, other) in [("a\0", "b\0"), (&*long, &long[1..])] {
+            let (one, other) = (received(Some(id), "a"), received(Some(other), "a"));
+            assert!(!one.has_id() && !other.has_id());
+            assert_ne!(one.id(), other.id());
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! How a consumer treats messages.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,7 +79,9 @@ impl Rules {
     }
 
     pub(super) fn receive(&self, incoming: Incoming) -> Received {
-        let id = (self.id)(&incoming);
+        // A panic says that there is none: else one message would end every consumer.
+        let id = catch_unwind(AssertUnwindSafe(|| (self.id)(&incoming)));
+        let id = id.unwrap_or_default();
         Received::new(&self.name, id, incoming)
     }
 

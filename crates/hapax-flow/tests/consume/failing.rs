@@ -199,6 +199,60 @@ async fn a_message_that_was_delivered_often_and_is_parked_stays_parked() {
 }
 
 #[tokio::test]
+async fn what_no_database_takes_stops_nobody() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let version = |id: &str, key: &str, version| Incoming {
+        version: Some(version),
+        ..keyed(id, key)
+    };
+    let script = Script::default();
+    script.deliver([
+        message("a zero \0 byte"),
+        version("zero-1", "a zero \0 byte", 1),
+        version("zero-3", "a zero \0 byte", 3),
+        version("last", "k", i64::MAX),
+        message("panics"),
+        message("good"),
+    ]);
+    let id = |message: &Incoming| {
+        assert_ne!(message.id.as_deref(), Some("panics"));
+        message.id.clone()
+    };
+    let consumer = consumer().id(id).versions(Versions::ParkGaps);
+    let running = place.run(consumer, script.source());
+    script.drained().await;
+    assert_eq!(place.effects().await, ["zero-1", "last", "good"]);
+    let parked = place.parked().await;
+    assert_eq!((parked.len(), &*parked[2]), (3, "zero-3"));
+    script.deliver([version("zero-2", "a zero \0 byte", 2)]);
+    while running.progress.counts().retried == 0 {
+        tokio::task::yield_now().await;
+    }
+    let effects = place.effects().await;
+    assert_eq!(effects[3..], ["zero-2", "zero-3"]);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn messages_without_an_id_are_told_apart_by_their_keys() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let nameless = |key| Incoming {
+        id: None,
+        ..keyed("", key)
+    };
+    let script = Script::default();
+    script.deliver([nameless("a"), nameless("b")]);
+    let running = place.run(consumer(), script.source());
+    script.drained().await;
+    assert_eq!(place.parked().await.len(), 2);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
 async fn what_another_transaction_holds_is_tried_again_and_not_counted() {
     let Some(place) = Place::new().await else {
         return;

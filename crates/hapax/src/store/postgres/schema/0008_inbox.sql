@@ -379,12 +379,16 @@ BEGIN
     RETURN letters;
 END $$;
 
+-- After the greatest number there is none.
+CREATE FUNCTION hapax.next_version(version int8) RETURNS int8
+LANGUAGE sql IMMUTABLE AS $$ SELECT version + (version < 9223372036854775807)::int4 $$;
+
 -- Lets messages that were parked after a gap be tried again, once what they waited for is applied.
 CREATE FUNCTION hapax.release_gaps(entities uuid[], lasts int8[]) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 BEGIN
     UPDATE hapax.parked AS p SET state = 2, attempts = 0 FROM unnest(entities, lasts) AS n(entity, last)
-    WHERE p.state = 1 AND p.kind = 4 AND p.entity = n.entity AND p.version <= n.last + 1;
+    WHERE p.state = 1 AND p.kind = 4 AND p.entity = n.entity AND p.version <= hapax.next_version(n.last);
 END $$;
 
 -- For any language: receives a message in the caller's transaction. True: apply it and commit. False: it was applied already, acknowledge it. The receipt exists if and
@@ -622,7 +626,7 @@ BEGIN
     IF of_kind = 4 THEN
         -- Whoever applies the version before waits for this, or is waited for.
         SELECT v.version INTO last FROM hapax.versions AS v WHERE v.id = of_entity FOR NO KEY UPDATE;
-        IF park_message.version <= last + 1 THEN
+        IF park_message.version <= hapax.next_version(last) THEN
             as_state := 2;
         END IF;
     END IF;
