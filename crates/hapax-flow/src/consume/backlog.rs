@@ -6,13 +6,24 @@ use tokio::time::Instant;
 
 use super::received::{Lane, Received};
 
-/// A message of this consumer, with what its delivery is acknowledged by.
+/// The deliveries of one message that are remembered. Older ones are most likely over.
+const TAGS_MAX: usize = 16;
+
+/// A message of this consumer, with what its deliveries are acknowledged by.
 #[derive(Clone, Debug)]
 pub(super) struct Item<T> {
     pub(super) received: Received,
-    pub(super) tag: T,
+    /// More than one if it came again meanwhile: because a connection was lost, or because it was
+    /// published twice. In the second case the broker waits for each of them.
+    pub(super) tags: Vec<T>,
     /// Tries that failed.
     pub(super) failures: u32,
+}
+
+/// What the deliveries of these are acknowledged by.
+pub(super) fn tags<'a, T: Clone + 'a>(items: impl IntoIterator<Item = &'a Item<T>>) -> Vec<T> {
+    let items = items.into_iter();
+    items.flat_map(|item| item.tags.iter().cloned()).collect()
 }
 
 /// Messages that failed, each with the later ones of its lane behind it.
@@ -50,14 +61,18 @@ impl<T: Clone> Backlog<T> {
     }
 
     /// Takes the message if an earlier one of its lane waits; else gives it back. A message that
-    /// waits already is known by its id: the newer delivery of it is the one that counts.
+    /// waits already is known by its id.
     pub(super) fn put_behind(&mut self, item: Item<T>) -> Option<Item<T>> {
         let Some(waiting) = self.lanes.get_mut(&item.received.lane()) else {
             return Some(item);
         };
         let mut items = waiting.items.iter_mut();
         match items.find(|known| known.received.id() == item.received.id()) {
-            Some(known) => known.tag = item.tag,
+            Some(known) => {
+                known.tags.extend(item.tags);
+                let over = known.tags.len().saturating_sub(TAGS_MAX);
+                known.tags.drain(..over);
+            }
             None => {
                 waiting.items.push_back(item);
                 self.len += 1;
@@ -83,8 +98,7 @@ impl<T: Clone> Backlog<T> {
 
     /// What their deliveries are acknowledged by.
     pub(super) fn tags(&self) -> Vec<T> {
-        let items = self.lanes.values().flat_map(|waiting| &waiting.items);
-        items.map(|item| item.tag.clone()).collect()
+        tags(self.lanes.values().flat_map(|waiting| &waiting.items))
     }
 }
 
@@ -102,7 +116,7 @@ mod tests {
         };
         Item {
             received: Received::new(&"test".into(), Some(id.to_owned()), incoming),
-            tag,
+            tags: vec![tag],
             failures: 0,
         }
     }
@@ -119,16 +133,19 @@ mod tests {
         assert!(backlog.take_due(now).is_none());
         assert_eq!(backlog.next_due(), Some(due));
         let items = backlog.take_due(due).unwrap();
-        let tags: Vec<_> = items.iter().map(|item| item.tag).collect();
-        assert_eq!((tags, backlog.len()), (vec![1, 2], 0));
+        assert_eq!((tags(&items), backlog.len()), (vec![1, 2], 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_newer_delivery_of_a_message_takes_the_place_of_the_older() {
+    async fn all_deliveries_of_a_message_are_remembered_up_to_a_limit() {
         let mut backlog = Backlog::new();
         let now = Instant::now();
         backlog.put_first(item("1", Some("a"), 1), now);
         assert!(backlog.put_behind(item("1", Some("a"), 9)).is_none());
-        assert_eq!((backlog.len(), backlog.tags()), (1, vec![9]));
+        assert_eq!((backlog.len(), backlog.tags()), (1, vec![1, 9]));
+        for tag in 100..200 {
+            assert!(backlog.put_behind(item("1", Some("a"), tag)).is_none());
+        }
+        assert_eq!(backlog.tags(), (184..200).collect::<Vec<_>>());
     }
 }

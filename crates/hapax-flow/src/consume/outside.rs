@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Source;
-use super::backlog::{Backlog, Item};
+use super::backlog::{Backlog, Item, tags};
 use super::progress::{Progress, add};
 use super::received::{Lane, Received};
 use super::rules::Rules;
@@ -121,7 +121,7 @@ where
         for delivery in received {
             let item = Item {
                 received: self.rules.receive(delivery.message),
-                tag: delivery.tag,
+                tags: vec![delivery.tag],
                 failures: 0,
             };
             if let Some(item) = self.backlog.put_behind(item) {
@@ -136,10 +136,10 @@ where
 
     /// Runs lanes at the same time, and the messages of each one after the other.
     async fn work(&mut self, lanes: Vec<VecDeque<Item<S::Tag>>>) -> Result<(), Outage> {
-        let mut tags = self.backlog.tags();
-        tags.extend(lanes.iter().flatten().map(|item| item.tag.clone()));
+        let mut open = self.backlog.tags();
+        open.extend(tags(lanes.iter().flatten()));
         let running = join_all(lanes.into_iter().map(|lane| self.runner.run(lane)));
-        let outcomes = self.source.keep_during(&tags, running).await;
+        let outcomes = self.source.keep_during(&open, running).await;
         let mut done = Vec::new();
         for outcome in outcomes {
             for (item, replayed) in outcome.done {
@@ -148,7 +148,7 @@ where
                     false => &self.progress.applied,
                 };
                 add(counter, 1);
-                done.push(item.tag);
+                done.extend(item.tags);
             }
             if let Some((first, pause, behind)) = outcome.failed {
                 add(&self.progress.failed, 1);

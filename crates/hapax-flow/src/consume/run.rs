@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::attempt::{
     Done, Failure, Handler, apply, apply_parked, count_failure, in_a_line, sweep,
 };
-use super::backlog::{Backlog, Item};
+use super::backlog::{Backlog, Item, tags};
 use super::consumer::StartError;
 use super::progress::{Progress, add};
 use super::received::Received;
@@ -239,15 +239,14 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
             }
             Item {
                 received: self.rules.receive(delivery.message),
-                tag: delivery.tag,
+                tags: vec![delivery.tag],
                 failures: 0,
             }
         });
         let items: Vec<_> = items.collect();
         let is_first = planted::is(Bug::FlowAcknowledgesFirst);
         if self.rules.guarantee == Guarantee::AtMostOnce || is_first {
-            let tags: Vec<_> = items.iter().map(|item| item.tag.clone()).collect();
-            self.source.0.acknowledge(&tags).await?;
+            self.source.0.acknowledge(&tags(&items)).await?;
         }
         self.work(items, stop).await;
         Ok(())
@@ -346,8 +345,8 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
     ) -> Option<Result<Done, Failure>> {
         let batch: Vec<Received> = group.iter().map(|item| item.received.clone()).collect();
         let have_failed = group.iter().any(|item| item.failures > 0);
-        let mut tags = self.backlog.tags();
-        tags.extend(group.iter().map(|item| item.tag.clone()));
+        let mut open = self.backlog.tags();
+        open.extend(tags(group));
         let limit = self.rules.batch_time_max;
         let mut pause = Pause::new();
         loop {
@@ -355,7 +354,7 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
             let applied = apply(database, handler, &self.rules, &batch, have_failed);
             let applied = self
                 .source
-                .keep_during(&tags, timeout(limit, applied))
+                .keep_during(&open, timeout(limit, applied))
                 .await;
             let late = |_| Err(Failure::Handler(format!("it took longer than {limit:?}")));
             let reason = match applied.unwrap_or_else(late) {
@@ -368,7 +367,7 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
             if stop.is_cancelled() {
                 return None;
             }
-            self.source.keep_during(&tags, pause.wait(stop)).await;
+            self.source.keep_during(&open, pause.wait(stop)).await;
         }
     }
 
@@ -389,8 +388,7 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
             tracing::error!(consumer, parked, "ALARM: messages are parked");
         }
         if self.may_repeat() {
-            let tags = group.iter().map(|item| item.tag.clone()).collect();
-            self.acknowledge_later(tags).await;
+            self.acknowledge_later(tags(group)).await;
         }
     }
 
@@ -458,12 +456,13 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
     }
 
     async fn let_go(&mut self, item: Item<S::Tag>) {
-        self.acknowledge_later(vec![item.tag]).await;
+        self.acknowledge_later(item.tags).await;
     }
 
     /// The broker delivers these to another member.
     fn leave(&mut self, group: impl IntoIterator<Item = Item<S::Tag>>) {
-        self.left.extend(group.into_iter().map(|item| item.tag));
+        self.left
+            .extend(group.into_iter().flat_map(|item| item.tags));
     }
 
     /// Acknowledges, now or when the broker can be told.

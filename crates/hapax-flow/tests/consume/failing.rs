@@ -111,6 +111,22 @@ async fn a_parked_message_that_is_delivered_again_stays_parked() {
 }
 
 #[tokio::test]
+async fn every_delivery_of_a_message_that_fails_is_acknowledged() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    // Published twice, as a relay may do.
+    let poison = || with_payload(keyed("a", "k"), "poison");
+    script.deliver([poison(), poison(), keyed("b", "k"), keyed("b", "k")]);
+    let running = place.run(consumer(), script.source());
+    script.drained().await;
+    assert_eq!(place.parked().await, ["a"]);
+    assert_eq!(place.effects().await, ["b"]);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
 async fn a_handler_that_hangs_is_ended() {
     let Some(place) = Place::new().await else {
         return;
