@@ -263,7 +263,7 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
             if group.is_empty() {
                 continue;
             }
-            if group.len() == 1 && is_suspect(&group[0]) {
+            if group.len() == 1 && is_suspect(&group[0]) && self.may_repeat() {
                 let item = group.remove(0);
                 self.try_alone(item, stop).await;
                 continue;

@@ -1,6 +1,6 @@
 //! Each guarantee does what it says.
 
-use hapax_flow::consume::Guarantee;
+use hapax_flow::consume::{Guarantee, Incoming};
 
 use crate::place::{Place, consumer, message, with_payload};
 use crate::script::Script;
@@ -48,6 +48,27 @@ async fn at_most_once_loses_what_fails_and_repeats_nothing() {
     assert_eq!(place.effects().await, ["a", "c"]);
     assert_eq!(running.progress.counts().lost, 1);
     assert_eq!(place.parked().await, [""; 0]);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn at_most_once_does_not_repeat_what_was_delivered_often() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    let poison = Incoming {
+        deliveries: Some(9),
+        ..with_payload(message("a"), "poison")
+    };
+    script.deliver([poison, message("b")]);
+    let running = place.run(consumer().guarantee(Guarantee::AtMostOnce), script.source());
+    while running.progress.counts().applied == 0 {
+        tokio::task::yield_now().await;
+    }
+    let counts = running.progress.counts();
+    assert_eq!((counts.lost, counts.failed, counts.parked), (1, 0, 0));
+    assert_eq!(place.effects().await, ["b"]);
     running.stop().await.expect("it ran");
 }
 
