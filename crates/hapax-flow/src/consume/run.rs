@@ -263,6 +263,11 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
             if group.is_empty() {
                 continue;
             }
+            // An earlier one of its key may have been left: then this must not be applied either.
+            if stop.is_cancelled() && self.may_repeat() {
+                self.leave(group);
+                continue;
+            }
             if group.len() == 1 && is_suspect(&group[0]) && self.may_repeat() {
                 let item = group.remove(0);
                 self.try_alone(item, stop).await;

@@ -1,16 +1,20 @@
 //! One effect, however often a message is delivered.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hapax::BoxError;
+use hapax::join::Database;
 use hapax::outbox::Message;
 use hapax::store::postgres::ConnectOptions;
+use hapax_core::flow::RetryPolicy;
 use hapax_flow::consume::{PostgresDatabase, PostgresTransaction, Received};
 use hapax_testkit::random::Random;
 use hapax_testkit::servers::{FaultProxy, Postgres};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
-use crate::place::{Place, Running, consumer, message, sorted, write_effects};
+use crate::place::{Place, Running, consumer, keyed, message, sorted, with_payload, write_effects};
 use crate::script::Script;
 
 fn names(range: std::ops::Range<usize>) -> Vec<String> {
@@ -182,6 +186,61 @@ async fn a_database_that_is_away_is_waited_for() {
     let place = Place::again(url).await;
     assert_eq!(sorted(place.effects().await), names(0..10));
     running.stop().await.expect("it ran");
+}
+
+/// A database that is away once, just when the consumer is told to stop.
+struct AwayAtTheStop {
+    database: PostgresDatabase,
+    stop: Arc<Mutex<Option<CancellationToken>>>,
+}
+
+impl Database for AwayAtTheStop {
+    type Transaction = PostgresTransaction;
+
+    async fn begin(&mut self) -> Result<PostgresTransaction, BoxError> {
+        if let Some(stop) = self.stop.lock().expect("no panic").take() {
+            stop.cancel();
+            return Err("it is away".into());
+        }
+        self.database.begin().await
+    }
+
+    async fn roll_back(transaction: PostgresTransaction) -> Result<(), BoxError> {
+        PostgresDatabase::roll_back(transaction).await
+    }
+}
+
+#[tokio::test]
+async fn what_is_behind_a_message_that_is_left_is_left_too() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    script.deliver([with_payload(keyed("a", "k"), "poison"), keyed("b", "k")]);
+    let away = Arc::default();
+    let database = AwayAtTheStop {
+        database: place.database(),
+        stop: Arc::clone(&away),
+    };
+    let handled = consumer()
+        .retry(RetryPolicy {
+            pause_min: Duration::from_millis(300),
+            ..RetryPolicy::default()
+        })
+        .source(script.source())
+        .database(database)
+        .handle(write_effects);
+    let (progress, stop) = (handled.progress(), CancellationToken::new());
+    let task = tokio::spawn(handled.run(stop.clone()));
+    while progress.waiting() < 2 {
+        tokio::task::yield_now().await;
+    }
+    // From now on the next transaction is that of the second try.
+    *away.lock().expect("no panic") = Some(stop);
+    task.await.expect("no panic").expect("it ran");
+    assert!(away.lock().expect("no panic").is_none(), "it was not away");
+    assert_eq!(place.effects().await, [""; 0]);
+    assert_eq!(script.open(), 0, "they went back to the broker");
 }
 
 #[tokio::test]
