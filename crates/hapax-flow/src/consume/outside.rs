@@ -67,7 +67,7 @@ where
         let retry = rules.retry;
         Outside {
             rules,
-            source: Kept(source),
+            source: Kept::new(source),
             runner: Runner {
                 once,
                 handler,
@@ -95,27 +95,30 @@ where
         let left = self.backlog.tags();
         if !left.is_empty() {
             // Else it delivers them again by itself.
-            drop(self.source.0.give_back(&left).await);
+            drop(self.source.broker.give_back(&left).await);
         }
     }
 
     async fn turn(&mut self, stop: &CancellationToken) -> Result<(), Outage> {
         self.acknowledge(Vec::new()).await?;
+        if self.source.is_due() {
+            self.source.keep(&self.backlog.tags()).await?;
+        }
         if let Some(items) = self.backlog.take_due(Instant::now()) {
             return self.work(vec![items]).await;
         }
-        let idle = Instant::now() + self.source.0.keep_every().unwrap_or(IDLE).min(IDLE);
+        let idle = self.source.due_before(Instant::now() + IDLE);
         let wake = self.backlog.next_due().map_or(idle, |due| due.min(idle));
         let is_full = self.backlog.len() >= WAITING_MAX;
         let batch_max = if is_full { 0 } else { self.rules.batch_max };
         let received = tokio::select! {
-            received = self.source.0.receive(batch_max), if !is_full => received?,
+            received = self.source.broker.receive(batch_max), if !is_full => received?,
             () = wait_until(wake, stop) => Vec::new(),
         };
         if received.is_empty() {
-            let lag = self.source.0.lag().await?;
+            let lag = self.source.broker.lag().await?;
             self.progress.set_lag(lag);
-            return self.source.keep(&self.backlog.tags()).await;
+            return Ok(());
         }
         let mut lanes: HashMap<Lane, VecDeque<Item<S::Tag>>> = HashMap::new();
         for delivery in received {
@@ -167,7 +170,7 @@ where
     async fn acknowledge(&mut self, tags: Vec<S::Tag>) -> Result<(), Outage> {
         self.unacknowledged.extend(tags);
         if !self.unacknowledged.is_empty() {
-            self.source.0.acknowledge(&self.unacknowledged).await?;
+            self.source.broker.acknowledge(&self.unacknowledged).await?;
             self.unacknowledged.clear();
         }
         Ok(())

@@ -65,7 +65,7 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
     ) -> Run<S, D, H> {
         Run {
             rules,
-            source: Kept(source),
+            source: Kept::new(source),
             database,
             handler,
             backlog: Backlog::new(),
@@ -101,7 +101,7 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
             self.acknowledge(Vec::new()).await?;
             match self.left.is_empty() {
                 true => Ok(()),
-                false => self.source.0.give_back(&self.left).await,
+                false => self.source.broker.give_back(&self.left).await,
             }
         };
         match timeout(STOP_MAX, ending).await {
@@ -130,7 +130,7 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
             }
         }
         while !stop.is_cancelled() {
-            match self.source.0.retention().await {
+            match self.source.broker.retention().await {
                 Ok(retention) => {
                     return match self.rules.check_window(retention) {
                         Ok(()) => Ok(()),
@@ -176,6 +176,9 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
     /// Does what is to be done next, and waits for it.
     async fn turn(&mut self, stop: &CancellationToken) -> Result<(), Outage> {
         self.acknowledge(Vec::new()).await?;
+        if self.source.is_due() {
+            self.source.keep(&self.backlog.tags()).await?;
+        }
         let now = Instant::now();
         if now >= self.next_check {
             self.next_check = now + CHECK_EVERY;
@@ -198,8 +201,8 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
         let next = self.backlog.next_due().unwrap_or(self.next_look);
         let next = next.min(self.next_look);
         if self.backlog.len() >= WAITING_MAX {
-            wait_until(next, stop).await;
-            return self.source.keep(&self.backlog.tags()).await;
+            wait_until(self.source.due_before(next), stop).await;
+            return Ok(());
         }
         let received = self.receive(next, stop).await?;
         self.take(received, stop).await
@@ -211,20 +214,14 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
         next: Instant,
         stop: &CancellationToken,
     ) -> Result<Vec<Delivery<S::Tag>>, Outage> {
-        let kept = self.backlog.tags();
-        let pause = self.source.0.keep_every();
-        let wake = match pause.filter(|_| !kept.is_empty()) {
-            Some(pause) => next.min(Instant::now() + pause),
-            None => next,
+        let wake = match self.backlog.len() {
+            0 => next,
+            _ => self.source.due_before(next),
         };
-        let received = tokio::select! {
-            received = self.source.0.receive(self.rules.batch_max) => received?,
-            () = wait_until(wake, stop) => Vec::new(),
-        };
-        if received.is_empty() && !kept.is_empty() {
-            self.source.keep(&kept).await?;
+        tokio::select! {
+            received = self.source.broker.receive(self.rules.batch_max) => received,
+            () = wait_until(wake, stop) => Ok(Vec::new()),
         }
-        Ok(received)
     }
 
     /// Handles what was delivered, except what waits behind earlier messages of its lane.
@@ -246,7 +243,7 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
         let items: Vec<_> = items.collect();
         let is_first = planted::is(Bug::FlowAcknowledgesFirst);
         if self.rules.guarantee == Guarantee::AtMostOnce || is_first {
-            self.source.0.acknowledge(&tags(&items)).await?;
+            self.source.broker.acknowledge(&tags(&items)).await?;
         }
         self.work(items, stop).await;
         Ok(())
@@ -268,12 +265,13 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
                 self.leave(group);
                 continue;
             }
+            let later = tags(groups.iter().flatten());
             if group.len() == 1 && is_suspect(&group[0]) && self.may_repeat() {
                 let item = group.remove(0);
-                self.try_alone(item, stop).await;
+                self.try_alone(item, later, stop).await;
                 continue;
             }
-            match self.apply_at_last(&group, stop).await {
+            match self.apply_at_last(&group, later, stop).await {
                 None => self.leave(group),
                 Some(Ok(done)) => self.end(&group, done).await,
                 Some(Err(failure)) if self.rules.guarantee == Guarantee::AtMostOnce => {
@@ -310,13 +308,13 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
         let Some(first) = items.pop_front() else {
             return;
         };
-        self.try_one(first, stop).await;
+        self.try_one(first, tags(&items), stop).await;
         self.work(items.into(), stop).await;
     }
 
-    async fn try_one(&mut self, item: Item<S::Tag>, stop: &CancellationToken) {
+    async fn try_one(&mut self, item: Item<S::Tag>, later: Vec<S::Tag>, stop: &CancellationToken) {
         let group = [item];
-        let applied = self.apply_at_last(&group, stop).await;
+        let applied = self.apply_at_last(&group, later, stop).await;
         match applied {
             None => self.leave(group),
             Some(Ok(done)) => self.end(&group, done).await,
@@ -329,29 +327,36 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
 
     /// Counts the try of a message before it is made, in case this process does not live to count
     /// it afterwards.
-    async fn try_alone(&mut self, mut item: Item<S::Tag>, stop: &CancellationToken) {
+    async fn try_alone(
+        &mut self,
+        mut item: Item<S::Tag>,
+        later: Vec<S::Tag>,
+        stop: &CancellationToken,
+    ) {
         let times = item.received.deliveries.unwrap_or_default();
         let reason = format!("the broker has delivered it {times} times: it may end its consumers");
         match self.count(&item, &reason).await {
             None => self.let_go(item).await,
             Some(failures) => {
                 item.failures = failures;
-                self.try_one(item, stop).await;
+                self.try_one(item, later, stop).await;
             }
         }
     }
 
     /// Applies the messages. A database that cannot be used is waited for: `None` if the consumer
-    /// stops before that.
+    /// stops before that. `later`: deliveries that are worked on after these.
     async fn apply_at_last(
         &mut self,
         group: &[Item<S::Tag>],
+        later: Vec<S::Tag>,
         stop: &CancellationToken,
     ) -> Option<Result<Done, Failure>> {
         let batch: Vec<Received> = group.iter().map(|item| item.received.clone()).collect();
         let have_failed = group.iter().any(|item| item.failures > 0);
         let mut open = self.backlog.tags();
         open.extend(tags(group));
+        open.extend(later);
         let limit = self.rules.batch_time_max;
         let mut pause = Pause::new();
         loop {
@@ -481,7 +486,7 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
     async fn acknowledge(&mut self, tags: Vec<S::Tag>) -> Result<(), Outage> {
         self.unacknowledged.extend(tags);
         if !self.unacknowledged.is_empty() {
-            self.source.0.acknowledge(&self.unacknowledged).await?;
+            self.source.broker.acknowledge(&self.unacknowledged).await?;
             self.unacknowledged.clear();
         }
         Ok(())
@@ -502,13 +507,13 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
                 }
             }
         }
-        let lag = self.source.0.lag().await?;
+        let lag = self.source.broker.lag().await?;
         self.progress.set_lag(lag);
         Ok(())
     }
 
     async fn check_window(&mut self) -> Result<(), Outage> {
-        let retention = self.source.0.retention().await?;
+        let retention = self.source.broker.retention().await?;
         if let Err(error) = self.rules.check_window(retention) {
             let consumer = &*self.rules.name;
             tracing::error!(consumer, "ALARM: {error}");
@@ -541,10 +546,33 @@ fn is_suspect<T>(item: &Item<T>) -> bool {
     deliveries > SUSPECT_AFTER
 }
 
-/// A source, some of whose deliveries are worked on.
-pub(super) struct Kept<S>(pub(super) S);
+/// A source, some of whose deliveries are worked on, or wait.
+pub(super) struct Kept<S> {
+    pub(super) broker: S,
+    /// When they are to be kept again.
+    next: Instant,
+}
 
 impl<S: Source> Kept<S> {
+    pub(super) fn new(broker: S) -> Kept<S> {
+        Kept {
+            broker,
+            next: Instant::now(),
+        }
+    }
+
+    /// The earlier of this moment and the one at which deliveries are to be kept again.
+    pub(super) fn due_before(&self, moment: Instant) -> Instant {
+        match self.broker.keep_every() {
+            Some(_) => moment.min(self.next),
+            None => moment,
+        }
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.broker.keep_every().is_some() && self.next <= Instant::now()
+    }
+
     /// Waits for the work, and meanwhile keeps the broker from delivering these again. A broker that
     /// cannot be told is no reason to leave the work: the receipts stop a second delivery.
     pub(super) async fn keep_during<T>(
@@ -553,16 +581,16 @@ impl<S: Source> Kept<S> {
         work: impl Future<Output = T>,
     ) -> T {
         let mut work = std::pin::pin!(work);
-        let Some(pause) = self.0.keep_every() else {
+        if self.broker.keep_every().is_none() {
             return work.await;
-        };
+        }
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep_until(self.next) => {}
             }
             // The work goes on while the broker is asked.
-            let keeping = self.0.keep(tags);
+            let keeping = self.keep(tags);
             tokio::select! {
                 done = &mut work => return done,
                 kept = keeping => if let Err(outage) = kept {
@@ -572,10 +600,12 @@ impl<S: Source> Kept<S> {
         }
     }
 
+    /// Keeps these: all that are open.
     pub(super) async fn keep(&mut self, tags: &[S::Tag]) -> Result<(), Outage> {
+        self.next = Instant::now() + self.broker.keep_every().unwrap_or_default();
         match tags.is_empty() {
             true => Ok(()),
-            false => self.0.keep(tags).await,
+            false => self.broker.keep(tags).await,
         }
     }
 }

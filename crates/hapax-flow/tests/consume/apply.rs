@@ -1,5 +1,6 @@
 //! One effect, however often a message is delivered.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -265,6 +266,76 @@ async fn deliveries_are_kept_while_their_handler_works() {
     let running = Running::spawn(handled.progress(), |stop| handled.run(stop));
     script.drained().await;
     assert_eq!(place.effects().await, ["slow"]);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn deliveries_are_kept_while_earlier_ones_are_handled() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    script.deliver([message("slow"), message("later")]);
+    let handled = consumer()
+        .batch_time_max(Duration::from_secs(3))
+        .source(script.kept_source(Duration::from_millis(5)))
+        .database(place.database())
+        .handle({
+            let script = script.clone();
+            async move |batch: &[Received], tx: &mut PostgresTransaction| {
+                if batch.len() > 1 {
+                    return Err("one after the other".into());
+                }
+                while !script.has_kept("later") {
+                    tokio::task::yield_now().await;
+                }
+                write_effects(batch, tx).await
+            }
+        });
+    let running = Running::spawn(handled.progress(), |stop| handled.run(stop));
+    script.drained().await;
+    assert_eq!(place.effects().await, ["slow", "later"]);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
+async fn what_waits_is_kept_while_others_come() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    let handled = consumer()
+        .retry(RetryPolicy {
+            pause_min: Duration::from_secs(1000),
+            pause_max: Duration::from_secs(1000),
+            ..RetryPolicy::default()
+        })
+        .batch_max(1)
+        .source(script.kept_source(Duration::from_millis(200)))
+        .database(place.database())
+        .handle({
+            let script = script.clone();
+            let next = AtomicUsize::new(0);
+            async move |batch: &[Received], tx: &mut PostgresTransaction| {
+                if batch[0].id() == "waits" {
+                    return Err("not yet".into());
+                }
+                if !script.has_kept("waits") {
+                    // There is always one more.
+                    script.deliver([message(next.fetch_add(1, Ordering::SeqCst))]);
+                }
+                write_effects(batch, tx).await
+            }
+        });
+    let running = Running::spawn(handled.progress(), |stop| handled.run(stop));
+    script.deliver([message("waits"), message("first")]);
+    let kept = async {
+        while !script.has_kept("waits") {
+            tokio::task::yield_now().await;
+        }
+    };
+    let kept = tokio::time::timeout(Duration::from_secs(10), kept).await;
+    assert!(kept.is_ok(), "{:?}", running.progress.counts());
     running.stop().await.expect("it ran");
 }
 

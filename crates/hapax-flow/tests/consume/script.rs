@@ -1,6 +1,6 @@
 //! A source that delivers what a test says, for what no broker does when it is asked to.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ struct State {
     acknowledged: usize,
     refused: usize,
     kept: usize,
+    kept_ids: BTreeSet<String>,
     retention: Option<Retention>,
 }
 
@@ -71,6 +72,11 @@ impl Script {
     /// How often open deliveries were kept.
     pub(crate) fn kept(&self) -> usize {
         self.state().kept
+    }
+
+    /// Whether an open delivery of this message was kept.
+    pub(crate) fn has_kept(&self, id: &str) -> bool {
+        self.state().kept_ids.contains(id)
     }
 
     pub(crate) fn open(&self) -> usize {
@@ -164,7 +170,12 @@ impl Source for Scripted {
     }
 
     async fn keep(&mut self, tags: &[u64]) -> Result<(), Outage> {
-        self.script.change(|state| state.kept += tags.len());
+        self.script.change(|state| {
+            state.kept += tags.len();
+            let kept = tags.iter().filter_map(|tag| state.open.get(tag));
+            let ids = kept.filter_map(|message| message.id.clone());
+            state.kept_ids.extend(ids);
+        });
         Ok(())
     }
 
