@@ -1,6 +1,7 @@
 //! Messages that are tried again later, and those that wait behind them.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -26,10 +27,15 @@ pub(super) fn tags<'a, T: Clone + 'a>(items: impl IntoIterator<Item = &'a Item<T
     items.flat_map(|item| item.tags.iter().cloned()).collect()
 }
 
+/// The longest that others have a turn.
+const REST_MAX: Duration = Duration::from_secs(1);
+
 /// Messages that failed, each with the later ones of its lane behind it.
 pub(super) struct Backlog<T> {
     lanes: HashMap<Lane, Waiting<T>>,
     len: usize,
+    /// Nothing is tried again before, because others have a turn.
+    rests_until: Instant,
 }
 
 struct Waiting<T> {
@@ -42,6 +48,7 @@ impl<T: Clone> Backlog<T> {
         Backlog {
             lanes: HashMap::new(),
             len: 0,
+            rests_until: Instant::now(),
         }
     }
 
@@ -81,8 +88,17 @@ impl<T: Clone> Backlog<T> {
         None
     }
 
+    /// What came for the first time has as much time as this try had. Else a few messages that
+    /// wait long, such as for a lock, and are due again at once, would take all of it.
+    pub(super) fn rest(&mut self, tried_for: Duration) {
+        self.rests_until = Instant::now() + tried_for.min(REST_MAX);
+    }
+
     /// The messages of a lane whose first is due, in their order.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<VecDeque<Item<T>>> {
+        if now < self.rests_until {
+            return None;
+        }
         let mut lanes = self.lanes.iter();
         let (lane, _) = lanes.find(|(_, waiting)| waiting.due <= now)?;
         let lane = lane.clone();
@@ -93,7 +109,8 @@ impl<T: Clone> Backlog<T> {
 
     /// When the next one is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.lanes.values().map(|waiting| waiting.due).min()
+        let due = self.lanes.values().map(|waiting| waiting.due).min()?;
+        Some(due.max(self.rests_until))
     }
 
     /// What their deliveries are acknowledged by.
@@ -104,8 +121,6 @@ impl<T: Clone> Backlog<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::consume::Incoming;
 
@@ -134,6 +149,21 @@ mod tests {
         assert_eq!(backlog.next_due(), Some(due));
         let items = backlog.take_due(due).unwrap();
         assert_eq!((tags(&items), backlog.len()), (vec![1, 2], 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_try_others_have_a_turn() {
+        let mut backlog = Backlog::new();
+        let now = Instant::now();
+        backlog.put_first(item("1", None, 1), now);
+        backlog.rest(Duration::from_millis(100));
+        let later = now + Duration::from_millis(100);
+        assert!(backlog.take_due(now).is_none());
+        assert_eq!(backlog.next_due(), Some(later));
+        assert!(backlog.take_due(later).is_some());
+        backlog.rest(Duration::from_secs(300));
+        backlog.put_first(item("1", None, 1), now);
+        assert_eq!(backlog.next_due(), Some(now + REST_MAX));
     }
 
     #[tokio::test(start_paused = true)]

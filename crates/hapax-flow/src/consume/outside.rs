@@ -104,8 +104,11 @@ where
         if self.source.is_due() {
             self.source.keep(&self.backlog.tags()).await?;
         }
-        if let Some(items) = self.backlog.take_due(Instant::now()) {
-            return self.work(vec![items]).await;
+        let now = Instant::now();
+        if let Some(items) = self.backlog.take_due(now) {
+            let worked = self.work(vec![items]).await;
+            self.backlog.rest(now.elapsed());
+            return worked;
         }
         let idle = self.source.due_before(Instant::now() + IDLE);
         let wake = self.backlog.next_due().map_or(idle, |due| due.min(idle));

@@ -196,6 +196,7 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
         }
         if let Some(items) = self.backlog.take_due(now) {
             self.try_again(items, stop).await;
+            self.backlog.rest(now.elapsed());
             return Ok(());
         }
         let next = self.backlog.next_due().unwrap_or(self.next_look);

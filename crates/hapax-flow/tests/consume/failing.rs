@@ -294,6 +294,36 @@ async fn what_another_transaction_holds_is_tried_again_and_not_counted() {
 }
 
 #[tokio::test]
+async fn messages_that_others_hold_leave_time_for_the_rest() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    let running = place.run(consumer(), script.source());
+    script.deliver([message("first")]);
+    script.drained().await;
+    let other = Place::again(place.url.clone()).await.client;
+    other.batch_execute("BEGIN").await.expect("begins");
+    let held: Vec<_> = (0..5).map(|number| format!("held-{number}")).collect();
+    for id in &held {
+        let sql = "SELECT hapax.receive('stock', $1, now())";
+        other.query_one(sql, &[id]).await.expect("a receipt");
+    }
+    // Each of them waits for longer than it rests.
+    script.deliver(held.iter().map(message));
+    while running.progress.waiting() < 5 {
+        tokio::task::yield_now().await;
+    }
+    script.deliver((0..10).map(message));
+    script.acknowledged(11).await;
+    assert_eq!(running.progress.waiting(), 5);
+    other.batch_execute("ROLLBACK").await.expect("ends");
+    script.drained().await;
+    assert_eq!(place.effects().await.len(), 16);
+    running.stop().await.expect("it ran");
+}
+
+#[tokio::test]
 async fn an_error_that_a_handler_hides_is_a_failure() {
     let Some(place) = Place::new().await else {
         return;
