@@ -12,6 +12,7 @@ use hapax_core::flow::ReceiptId;
 use hapax_core::planted::{self, Bug};
 use hapax_core::store::{Column, Dialect, Statement, Value};
 use hapax_core::time::Timestamp;
+use tokio::time::timeout;
 
 use super::received::Received;
 use super::rules::{Guarantee, Rules};
@@ -110,7 +111,7 @@ pub(super) async fn apply_parked<D: Database>(
 ) -> Result<Option<Done>, Failure> {
     let mut transaction = begin(database).await?;
     let mut taken = None;
-    let applied = async {
+    let work = async {
         let parked = inbox::take_parked(&mut transaction, &rules.name).await;
         let Some(parked) = parked.map_err(judge_receive::<D::Transaction>)? else {
             return Ok(None);
@@ -131,15 +132,32 @@ pub(super) async fn apply_parked<D: Database>(
             ..Done::default()
         }))
     };
-    let failure = match applied.await {
-        Ok(done) => return commit::<D>(transaction, None).await.map(|()| done),
-        Err(failure) => failure,
+    let worked = timeout(rules.batch_time_max, work).await;
+    let receipt = |message: &Received| ReceiptId::of(&rules.name, message.id());
+    let failure = match worked {
+        Ok(Ok(done)) => match commit::<D>(transaction, taken.as_ref().map(receipt)).await {
+            Ok(()) => return Ok(done),
+            Err(failure) => failure,
+        },
+        Ok(Err(failure)) => {
+            roll_back::<D>(transaction).await;
+            failure
+        }
+        // It may be in the middle of a statement, for which a rollback would wait.
+        Err(_) => {
+            drop(transaction);
+            late(rules)
+        }
     };
-    roll_back::<D>(transaction).await;
     if let (Some(message), Failure::Handler(reason)) = (taken, &failure) {
         count_parked(database, rules, message.id(), reason).await?;
     }
     Err(failure)
+}
+
+/// What took longer than it may.
+pub(super) fn late(rules: &Rules) -> Failure {
+    Failure::Handler(format!("it took longer than {:?}", rules.batch_time_max))
 }
 
 /// Counts a failure of one message, in a transaction of its own, and parks the message if it has

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::attempt::{
-    Done, Failure, Handler, apply, apply_parked, count_failure, in_a_line, sweep,
+    Done, Failure, Handler, apply, apply_parked, count_failure, in_a_line, late, sweep,
 };
 use super::backlog::{Backlog, Item, tags};
 use super::consumer::StartError;
@@ -192,7 +192,7 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
         }
         if now >= self.next_look {
             self.next_look = now + LOOK_EVERY;
-            self.look().await?;
+            self.look(stop).await?;
         }
         if let Some(items) = self.backlog.take_due(now) {
             self.try_again(items, stop).await;
@@ -367,8 +367,7 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
                 .source
                 .keep_during(&open, timeout(limit, applied))
                 .await;
-            let late = |_| Err(Failure::Handler(format!("it took longer than {limit:?}")));
-            let reason = match applied.unwrap_or_else(late) {
+            let reason = match applied.unwrap_or_else(|_| Err(late(&self.rules))) {
                 Err(Failure::Database(reason)) => reason,
                 // The receipts tell whether it has committed.
                 Err(Failure::Unclear(reason)) if self.may_repeat() => reason,
@@ -494,8 +493,8 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
     }
 
     /// Tries parked messages again that an operator asked for, and asks the broker how far it is.
-    async fn look(&mut self) -> Result<(), Outage> {
-        while self.rules.guarantee != Guarantee::AtMostOnce {
+    async fn look(&mut self, stop: &CancellationToken) -> Result<(), Outage> {
+        while self.may_repeat() && !stop.is_cancelled() {
             let applied = apply_parked(&mut self.database, &self.handler, &self.rules);
             let tags = self.backlog.tags();
             match self.source.keep_during(&tags, applied).await {

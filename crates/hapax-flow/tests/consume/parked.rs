@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hapax_core::time::Timestamp;
-use hapax_flow::consume::{Incoming, Retention, StartError, Window};
+use hapax_flow::consume::{Incoming, PostgresTransaction, Received, Retention, StartError, Window};
 
-use crate::place::{Place, consumer, message, sorted};
+use crate::place::{Place, Running, consumer, message, sorted, write_effects};
 use crate::script::Script;
 
 const HOUR_US: u64 = 3_600_000_000;
@@ -148,5 +148,47 @@ async fn what_an_operator_tries_again_is_applied_once() {
     script.deliver([aged("old-1", 24 * 20)]);
     script.drained().await;
     assert_eq!(sorted(place.effects().await), ["old-1"]);
+    running.stop().await.expect("it ran");
+}
+
+/// What fails when it is tried again is parked again, in whatever way it fails.
+#[tokio::test]
+async fn what_fails_again_is_parked_again() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let script = Script::default();
+    let names = ["hangs", "hides"];
+    let old = |id: &str| aged(id, 24 * 20);
+    script.deliver(names.map(old));
+    let handled = consumer()
+        .batch_time_max(Duration::from_millis(300))
+        .source(script.source())
+        .database(place.database())
+        .handle(async |batch: &[Received], tx: &mut PostgresTransaction| {
+            write_effects(batch, tx).await?;
+            match batch[0].id() {
+                "hangs" => std::future::pending().await,
+                _ => {
+                    // The transaction is broken now, and its commit would be none.
+                    drop(tx.execute("SELECT 1 / 0", &[]).await);
+                    Ok(())
+                }
+            }
+        });
+    let running = Running::spawn(handled.progress(), |stop| handled.run(stop));
+    script.drained().await;
+    assert_eq!(place.parked().await, names);
+    let sql = "UPDATE hapax.parked SET state = 2, not_applied = true, attempts = 2";
+    let again = place.client.batch_execute(sql).await;
+    again.expect("as an operator does");
+    let again = async {
+        while place.parked().await != names {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(40), again).await;
+    assert!(ended.is_ok(), "{:?} is parked", place.parked().await);
+    assert_eq!(place.effects().await, [""; 0]);
     running.stop().await.expect("it ran");
 }
