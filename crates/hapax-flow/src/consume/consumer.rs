@@ -123,7 +123,11 @@ impl<S: Source> Sourced<S> {
     }
 
     /// For effects outside a database, such as a mail or a charge: each message is an operation
-    /// whose key is its id, under the rules of this `once`.
+    /// whose key is its id, under the rules of this `once`. If the id cannot be a key, because it is
+    /// longer than 255 bytes or has other characters than printable ASCII, the key is a digest of it.
+    ///
+    /// Guarantee, window and versions of the consumer do not matter then, and nothing is parked. A
+    /// message without an id is known by its content.
     pub fn once(self, once: Once) -> ByOnce<S> {
         let Sourced { rules, source } = self;
         ByOnce {

@@ -9,15 +9,18 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use hapax::{BoxError, Once, Operation, RunError};
 use hapax_core::flow::{Outage, RetryPolicy};
-use tokio::time::Instant;
+use hapax_core::record::Last;
+use hapax_core::{Key, Rejection};
+use sha2::{Digest, Sha256};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Source;
 use super::backlog::{Backlog, Item, tags};
 use super::progress::{Progress, add};
-use super::received::{Lane, Received};
+use super::received::{Lane, Received, named};
 use super::rules::Rules;
-use super::run::{Kept, Pause, WAITING_MAX, random, wait_until};
+use super::run::{Kept, Pause, STOP_MAX, WAITING_MAX, random, wait_until};
 
 /// The pause before a message is tried again for which a person must decide.
 const UNDECIDED: Duration = Duration::from_secs(30);
@@ -92,10 +95,17 @@ where
                 }
             }
         }
+        // What the broker is not told it delivers again by itself.
+        drop(timeout(STOP_MAX, self.stop()).await);
+    }
+
+    /// Lets other members have at once what is left.
+    async fn stop(&mut self) -> Result<(), Outage> {
+        self.acknowledge(Vec::new()).await?;
         let left = self.backlog.tags();
-        if !left.is_empty() {
-            // Else it delivers them again by itself.
-            drop(self.source.broker.give_back(&left).await);
+        match left.is_empty() {
+            true => Ok(()),
+            false => self.source.broker.give_back(&left).await,
         }
     }
 
@@ -105,8 +115,14 @@ where
             self.source.keep(&self.backlog.tags()).await?;
         }
         let now = Instant::now();
-        if let Some(items) = self.backlog.take_due(now) {
-            let worked = self.work(vec![items]).await;
+        let mut due = Vec::new();
+        while due.len() < self.rules.batch_max
+            && let Some(items) = self.backlog.take_due(now)
+        {
+            due.push(items);
+        }
+        if !due.is_empty() {
+            let worked = self.work(due).await;
             self.backlog.rest(now.elapsed());
             return worked;
         }
@@ -202,15 +218,19 @@ where
         Outcome { done, failed: None }
     }
 
+    /// Only the id says which message it is, as in a database: not its content, which a producer may
+    /// write in another way when it sends the message again.
     async fn run_one(&self, message: &Received) -> Result<Replayed, RunError> {
-        let request = message.payload.clone();
         let (handler, received) = (self.handler.clone(), message.clone());
         let work = async move |operation: Operation| {
             let handled = handler(received, operation).await;
             handled.map(|()| Bytes::new())
         };
-        let done = self.once.run(message.id(), request, work).await?;
-        Ok(done.replayed)
+        match self.once.run(key(message.id()), Bytes::new(), work).await {
+            Ok(done) => Ok(done.replayed),
+            Err(RunError::Rejected(rejection)) if is_decided(&rejection) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     fn pause<T>(&self, item: &Item<T>, error: &RunError) -> Duration {
@@ -230,5 +250,24 @@ where
                 UNDECIDED
             }
         }
+    }
+}
+
+/// The key of a message's operation: its id, or a digest of it if that cannot be a key.
+fn key(id: &str) -> String {
+    match Key::new(id) {
+        Ok(_) => id.to_owned(),
+        Err(_) => named("sha256-", &Sha256::digest(id.as_bytes())),
+    }
+}
+
+/// Whether it is known that the operation was done, or is never to be done, though there is no value
+/// of it: a person may have settled it so.
+fn is_decided(rejection: &Rejection) -> bool {
+    use Rejection::{AnswerNotKept, KeyExpired};
+    match rejection {
+        AnswerNotKept { .. } => true,
+        KeyExpired { last, .. } => matches!(last, Some(Last::Completed | Last::Failed)),
+        _ => false,
     }
 }

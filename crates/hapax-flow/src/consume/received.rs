@@ -144,13 +144,15 @@ fn of_content(given: Option<&str>, incoming: &Incoming) -> String {
     }
     push(Some(topic.as_bytes()));
     push(Some(payload));
-    let digest = hash.finalize();
-    digest[..16]
-        .iter()
-        .fold(String::from("no-id-"), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    named("no-id-", &hash.finalize()[..16])
+}
+
+/// A prefix and a digest, in hexadecimal digits.
+pub(super) fn named(prefix: &str, digest: &[u8]) -> String {
+    digest.iter().fold(prefix.to_owned(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 #[cfg(test)]

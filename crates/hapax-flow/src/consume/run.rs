@@ -35,7 +35,7 @@ const CHECK_EVERY: Duration = Duration::from_hours(24);
 /// How often receipts are removed that no window needs any more.
 const SWEEP_EVERY: Duration = Duration::from_mins(10);
 /// How long the broker may take to be told of the end.
-const STOP_MAX: Duration = Duration::from_secs(2);
+pub(super) const STOP_MAX: Duration = Duration::from_secs(2);
 /// A message that the broker has delivered more often than this may have ended its consumers.
 const SUSPECT_AFTER: u32 = 3;
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use hapax::{BoxError, Hapax, Mode, Operation, Policy};
+use hapax::{
+    Answer, Audit, BoxError, Hapax, ListQuery, Mode, Operation, Policy, Settlement, StateFilter,
+};
 use hapax_flow::consume::{Progress, Received};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -33,12 +35,13 @@ impl Mails {
     }
 }
 
-fn run(
-    script: &Script,
-    mails: &Mails,
-    mode: Mode,
-) -> (Arc<Progress>, CancellationToken, JoinHandle<()>, Hapax) {
-    let hapax = Hapax::memory();
+type Ran = (Arc<Progress>, CancellationToken, JoinHandle<()>, Hapax);
+
+fn run(script: &Script, mails: &Mails, mode: Mode) -> Ran {
+    run_on(Hapax::memory(), script, mails, mode)
+}
+
+fn run_on(hapax: Hapax, script: &Script, mails: &Mails, mode: Mode) -> Ran {
     let policy = Policy {
         mode,
         ..Policy::default()
@@ -105,4 +108,53 @@ async fn a_mail_that_may_have_been_sent_waits_for_a_person() {
     task.await.expect("it ends");
     // It went back to the broker.
     assert_eq!(script.open(), 0);
+}
+
+#[tokio::test]
+async fn a_mail_that_a_person_has_settled_is_done_with() {
+    for settlement in [
+        Settlement::DoneWithoutAnswer,
+        Settlement::Done(Answer::new(201, "sent")),
+    ] {
+        let (script, mails) = (Script::default(), Mails::default());
+        script.deliver([with_payload(keyed("a", "k"), "once"), keyed("b", "k")]);
+        let (progress, stop, task, hapax) = run(&script, &mails, Mode::Hold);
+        while progress.waiting() < 2 {
+            tokio::task::yield_now().await;
+        }
+        stop.cancel();
+        task.await.expect("it ends");
+        let unknown = ListQuery {
+            state: Some(StateFilter::Unknown),
+            ..ListQuery::default()
+        };
+        let heads = hapax.list(unknown).await.expect("a list");
+        let audit = Audit {
+            by: "ada",
+            reason: "it is in the outbox of the mail server",
+        };
+        let settled = hapax.settle(heads[0].id, settlement, audit).await;
+        settled.expect("it was unknown");
+        let (_, stop, task, _hapax) = run_on(hapax, &script, &mails, Mode::Hold);
+        script.drained().await;
+        assert_eq!(mails.counts(), [("a".to_owned(), 1), ("b".to_owned(), 1)]);
+        stop.cancel();
+        task.await.expect("it ends");
+    }
+}
+
+#[tokio::test]
+async fn any_id_can_be_that_of_a_mail_and_only_it_counts() {
+    let (script, mails) = (Script::default(), Mails::default());
+    let ids = ["größe".to_owned(), "x".repeat(700), "plain".to_owned()];
+    for payload in ["{}", "{ }"] {
+        script.deliver(ids.iter().map(|id| with_payload(message(id), payload)));
+    }
+    let (_, stop, task, _hapax) = run(&script, &mails, Mode::Hold);
+    script.drained().await;
+    let counts = mails.counts();
+    assert_eq!(counts.len(), 3);
+    assert!(counts.iter().all(|(_, count)| *count == 1), "{counts:?}");
+    stop.cancel();
+    task.await.expect("it ends");
 }
