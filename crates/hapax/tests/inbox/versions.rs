@@ -204,3 +204,44 @@ async fn a_skipped_version_lets_the_next_one_go_on_and_a_late_one_is_stale() {
         "0"
     );
 }
+
+#[tokio::test]
+async fn after_a_skipped_version_the_next_one_is_after_no_gap() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let session = database.session().await;
+    assert_eq!(batch(&session, "park", &[("a", "e", 1)]).await, "n");
+    let sql = "SELECT hapax.park('c', 'b', 'failed', entity => 'e', version => 2), hapax.parked_skip('c', 'b', 'ada', 'broken')";
+    session.batch_execute(sql).await.expect("skips");
+    assert_eq!(
+        batch(&session, "park", &[("d", "e", 4), ("c", "e", 3)]).await,
+        "gn"
+    );
+}
+
+#[tokio::test]
+async fn after_the_greatest_version_there_is_none() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let session = database.session().await;
+    let parked =
+        "SELECT hapax.park('c', 'z', 'gap', entity => 'e', version => 9223372036854775807)";
+    assert_eq!(ask(&session, parked).await.expect("parks"), "t");
+    assert_eq!(
+        batch(
+            &session,
+            "park",
+            &[("a", "e", i64::MAX), ("b", "e", i64::MIN)]
+        )
+        .await,
+        "ns"
+    );
+    assert_eq!(
+        ask(&session, "SELECT id FROM hapax.parked_take('c')")
+            .await
+            .expect("takes"),
+        "z"
+    );
+}

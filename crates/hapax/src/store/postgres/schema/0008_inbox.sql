@@ -799,15 +799,14 @@ BEGIN
     RETURN true;
 END $$;
 
--- Takes a parked message out for good: its receipt is written, so that it is never applied. A message that waits for it after a gap is tried. In the audit log. Returns
--- whether there was one.
+-- Takes a parked message out for good: its receipt is written, so that it is never applied. A message that waits for it after a gap is tried, and one that comes later is
+-- after no gap. In the audit log. Returns whether there was one.
 CREATE FUNCTION hapax.parked_skip(of_consumer text, of_id text, signed_by bytea, reason bytea) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
     c hapax.consumers;
     was hapax.parked;
-    is_first boolean;
 BEGIN
     PERFORM hapax.ready();
     SELECT * INTO c FROM hapax.consumers AS o WHERE o.name = of_consumer;
@@ -816,8 +815,9 @@ BEGIN
         RETURN false;
     END IF;
     was.not_applied := true;
-    is_first := hapax.parked_receipt(c, was);
+    PERFORM hapax.parked_receipt(c, was);
     IF was.entity IS NOT NULL THEN
+        UPDATE hapax.versions AS v SET version = was.version WHERE v.id = was.entity AND v.version < was.version AND hapax.next_version(v.version) = was.version;
         PERFORM hapax.release_gaps(ARRAY[was.entity], ARRAY[was.version]);
     END IF;
     PERFORM hapax.write_down(hapax.now(), 'inbox-skip', signed_by, parked_skip.reason || convert_to(' (' || of_consumer || ', ' || of_id || ')', 'UTF8'), NULL, NULL);
