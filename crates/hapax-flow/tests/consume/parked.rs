@@ -1,5 +1,6 @@
 //! What is parked, and what becomes of it.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hapax_core::time::Timestamp;
@@ -190,5 +191,45 @@ async fn what_fails_again_is_parked_again() {
     let ended = tokio::time::timeout(Duration::from_secs(40), again).await;
     assert!(ended.is_ok(), "{:?} is parked", place.parked().await);
     assert_eq!(place.effects().await, [""; 0]);
+    running.stop().await.expect("it ran");
+}
+
+/// Programs in other languages park too, with headers that no other part of Hapax writes.
+#[tokio::test]
+async fn what_another_program_parked_is_tried_again() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let sql = r#"SELECT hapax.park('stock', 'a', 'failed', headers => '{"tries": 3, "none": null, "list": [1]}');
+                 SELECT hapax.park('stock', 'b', 'failed', headers => '["x"]');
+                 SELECT hapax.park('stock', 'c', 'failed');
+                 UPDATE hapax.parked SET state = 2"#;
+    place.client.batch_execute(sql).await.expect("parks");
+    let headers = Arc::new(Mutex::new(Vec::new()));
+    let handled = consumer()
+        .source(Script::default().source())
+        .database(place.database())
+        .handle({
+            let headers = headers.clone();
+            async move |batch: &[Received], _: &mut PostgresTransaction| {
+                let of_first = batch[0].headers.clone();
+                headers.lock().expect("no panic").push(of_first);
+                Ok(())
+            }
+        });
+    let running = Running::spawn(handled.progress(), |stop| handled.run(stop));
+    let retried = async {
+        while running.progress.counts().retried < 3 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(20), retried).await;
+    assert!(ended.is_ok(), "{:?}", running.progress.counts());
+    let of_a = [("list", "[1]"), ("none", ""), ("tries", "3")];
+    let of_a = of_a.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    assert_eq!(
+        *headers.lock().expect("no panic"),
+        [of_a.to_vec(), Vec::new(), Vec::new()]
+    );
     running.stop().await.expect("it ran");
 }

@@ -652,7 +652,7 @@ BEGIN
 END $$;
 
 -- Takes the next message that is to be tried again, until the caller's transaction ends. One whose receipt may be gone by now is parked again, unless an operator has
--- said that it was not applied.
+-- said that it was not applied. Its headers are texts, whatever they were parked as.
 CREATE FUNCTION hapax.parked_take(consumer text) RETURNS TABLE (
     id text, kind text, attempts int8, reason text, topic text, key text, version int8, at int8, headers text, payload bytea
 )
@@ -668,8 +668,9 @@ BEGIN
         WHERE q.consumer = c.id AND q.state = 2 AND NOT q.not_applied AND coalesce(q.at, q.parked_at) < greatest(c.since, hapax.now() - c.time_window)
         FOR NO KEY UPDATE SKIP LOCKED);
     RETURN QUERY
-    SELECT p.id, ('{failed,too-old,ahead,gap,no-id}'::text[])[p.kind], p.attempts::int8, p.reason, p.topic, p.key, p.version, p.at, p.headers::text, p.payload
-    FROM hapax.parked AS p WHERE p.consumer = c.id AND p.state = 2 ORDER BY p.number LIMIT 1 FOR UPDATE SKIP LOCKED;
+    SELECT p.id, ('{failed,too-old,ahead,gap,no-id}'::text[])[p.kind], p.attempts::int8, p.reason, p.topic, p.key, p.version, p.at,
+        (SELECT jsonb_object_agg(h.key, coalesce(h.value #>> '{}', '')) FROM jsonb_each(CASE WHEN jsonb_typeof(p.headers) = 'object' THEN p.headers END) AS h)::text, p.payload
+    FROM hapax.parked AS p WHERE p.consumer = c.id AND p.state = 2 ORDER BY p.number LIMIT 1 FOR UPDATE OF p SKIP LOCKED;
 END $$;
 
 -- Writes the receipt of a message that was parked. False if there is one.
