@@ -201,12 +201,12 @@ async fn count_parked<D: Database>(
     end::<D, _>(transaction, counted).await
 }
 
-/// Removes receipts that no window needs any more.
-pub(super) async fn sweep<D: Database>(database: &mut D) -> Result<(), Failure> {
+/// Removes receipts that no window needs any more, and returns of how many rows or tables.
+pub(super) async fn sweep<D: Database>(database: &mut D) -> Result<u64, Failure> {
     let mut transaction = begin(database).await?;
     let now = Timestamp::from_system_time(SystemTime::now());
     let swept = inbox::sweep(&mut transaction, now).await;
-    let swept = swept.map_err(judge_receive::<D::Transaction>).map(drop);
+    let swept = swept.map_err(judge_receive::<D::Transaction>);
     end::<D, _>(transaction, swept).await
 }
 

@@ -34,6 +34,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const CHECK_EVERY: Duration = Duration::from_hours(24);
 /// How often receipts are removed that no window needs any more.
 const SWEEP_EVERY: Duration = Duration::from_mins(10);
+/// More than the tables of a Postgres, and less than the rows that a sweep of a file removes at most.
+const MANY_SWEPT: u64 = 1000;
 /// How long the broker may take to be told of the end.
 pub(super) const STOP_MAX: Duration = Duration::from_secs(2);
 /// A message that the broker has delivered more often than this may have ended its consumers.
@@ -186,8 +188,13 @@ impl<S: Source, D: Database, H: Handler<D>> Run<S, D, H> {
         }
         if now >= self.next_sweep && self.rules.guarantee == Guarantee::Once {
             self.next_sweep = now + SWEEP_EVERY;
-            if let Err(failure) = sweep(&mut self.database).await {
-                tracing::debug!(consumer = &*self.rules.name, ?failure, "receipts stay");
+            match sweep(&mut self.database).await {
+                // A file is swept in steps, and has more to remove.
+                Ok(swept) if swept >= MANY_SWEPT => self.next_sweep = now + LOOK_EVERY,
+                Ok(_) => {}
+                Err(failure) => {
+                    tracing::debug!(consumer = &*self.rules.name, ?failure, "receipts stay");
+                }
             }
         }
         if now >= self.next_look {

@@ -158,7 +158,7 @@ pub async fn set_window<S: Session>(
 }
 
 /// Removes receipts that are over for every window, and returns how many tables (Postgres) or rows
-/// (SQLite) were emptied. Call it every few minutes. `now` is the caller's clock: where that of a
+/// (SQLite, up to 10,000 at once) were emptied. Call it every few minutes. `now` is the caller's clock: where that of a
 /// Postgres is far ahead of it, nothing is removed.
 ///
 /// # Errors
