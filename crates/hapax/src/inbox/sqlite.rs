@@ -225,6 +225,9 @@ pub(super) async fn set_window<S: Session>(
 }
 
 pub(super) async fn sweep<S: Session>(session: &mut S, now: Timestamp) -> Result<u64, S> {
+    // Failures whose message was applied since, or never came again.
+    let sql = "DELETE FROM hapax_parked WHERE state = 0 AND parked_at < ?1 - 604800000000";
+    run(session, sql, &[], vec![time(now)]).await?;
     let sql = "UPDATE hapax_consumers SET since = ?1 - time_window WHERE time_window IS NOT NULL AND since < ?1 - time_window";
     run(session, sql, &[], vec![time(now)]).await?;
     let sql = "DELETE FROM hapax_receipts WHERE id IN (\
@@ -245,7 +248,8 @@ pub(super) async fn failed<S: Session>(
     let consumer = consumer(session, name).await?;
     let sql = "INSERT INTO hapax_parked (consumer, receipt, id, state, kind, attempts, reason, parked_at) \
                VALUES (?1, ?2, CAST(?3 AS TEXT), 0, 1, 1, CAST(?4 AS TEXT), ?5) \
-               ON CONFLICT (consumer, receipt) DO UPDATE SET attempts = attempts + 1, reason = excluded.reason RETURNING attempts";
+               ON CONFLICT (consumer, receipt) DO UPDATE SET attempts = attempts + 1, reason = excluded.reason, \
+               parked_at = CASE WHEN state = 0 THEN excluded.parked_at ELSE parked_at END RETURNING attempts";
     let values = vec![
         int(consumer.id),
         bytes(ReceiptId::of(name, id).as_bytes()),

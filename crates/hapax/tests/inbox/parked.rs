@@ -151,6 +151,33 @@ async fn one_that_recovers_is_forgotten_with_its_effect() {
     }
 }
 
+/// One member counts a failure, and another one applies the message.
+#[tokio::test]
+async fn failures_are_forgotten_after_a_week_and_nothing_else_is() {
+    let Some(database) = Database::by_hand().await else {
+        return;
+    };
+    let session = database.session().await;
+    for sql in [
+        "SELECT hapax.message_failed('c', 'a', 'no')",
+        "SELECT hapax.message_failed('c', 'b', 'no')",
+        "SELECT hapax.park('c', 'parked', 'failed')",
+    ] {
+        ask(&session, sql).await.expect(sql);
+    }
+    database.turn_to(NOW + 6 * DAY).await;
+    ask(&session, "SELECT hapax.message_failed('c', 'b', 'no')")
+        .await
+        .expect("counts");
+    database.turn_to(NOW + 8 * DAY).await;
+    ask(&session, "SELECT hapax.receipts_sweep()")
+        .await
+        .expect("sweeps");
+    let left =
+        "SELECT string_agg(concat_ws(' ', id, attempts), ', ' ORDER BY id) FROM hapax.parked";
+    assert_eq!(database.ask(left).await, "b 2, parked 0");
+}
+
 /// Nobody can tell whether a message was applied whose receipt would be gone: a person has to.
 #[tokio::test]
 async fn a_message_that_is_too_old_is_tried_again_only_if_somebody_states_that_it_was_not_applied()

@@ -42,8 +42,9 @@
         at          INTEGER,
         headers     TEXT,
         payload     BLOB,
-        parked_at   INTEGER NOT NULL,
+        parked_at   INTEGER NOT NULL,             -- in state 0: when it failed last
         UNIQUE (consumer, receipt)
     );
+    CREATE INDEX hapax_parked_failed ON hapax_parked (parked_at) WHERE state = 0;
     CREATE INDEX hapax_parked_again ON hapax_parked (consumer, number) WHERE state = 2;
     CREATE INDEX hapax_parked_gaps ON hapax_parked (entity, version) WHERE state = 1 AND kind = 4;

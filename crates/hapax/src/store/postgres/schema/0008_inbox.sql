@@ -49,9 +49,10 @@ CREATE TABLE hapax.parked (
     at int8,
     headers jsonb,
     payload bytea,
-    parked_at int8 NOT NULL,
+    parked_at int8 NOT NULL,                 -- in state 0: when it failed last
     UNIQUE (consumer, receipt)
 );
+CREATE INDEX parked_failed ON hapax.parked (parked_at) WHERE state = 0;
 CREATE INDEX parked_again ON hapax.parked (consumer, number) WHERE state = 2;
 CREATE INDEX parked_gaps ON hapax.parked (entity, version) WHERE state = 1 AND kind = 4;
 
@@ -505,7 +506,7 @@ BEGIN
     UPDATE hapax.consumers AS o SET time_window = micros, since = coalesce(oldest, o.since) WHERE o.id = c.id;
 END $$;
 
--- Empties tables whose every possible time is over for every window. Returns how many. A table that somebody is using is left for the next time. `node_clock` is the
+-- Empties tables whose every possible time is over for every window, and forgets failures of a week ago. Returns how many tables. A table that somebody is using is left for the next time. `node_clock` is the
 -- time of the caller, in microseconds: if the clock of the server is more than an hour ahead of it, nothing is emptied.
 CREATE FUNCTION hapax.receipts_sweep(node_clock int8 DEFAULT NULL) RETURNS int8
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET lock_timeout = '50ms' AS $$
@@ -521,6 +522,9 @@ BEGIN
     IF hapax.now() > node_clock + 3600000000 THEN
         RETURN 0;
     END IF;
+    -- Another member has applied the message since, or it never came again.
+    DELETE FROM hapax.parked AS p WHERE p.number IN (
+        SELECT q.number FROM hapax.parked AS q WHERE q.state = 0 AND q.parked_at < hapax.now() - 604800000000 ORDER BY q.parked_at LIMIT 10000 FOR UPDATE SKIP LOCKED);
     FOR slot IN 0 .. 15 LOOP
         moment := hapax.now();
         widest := coalesce((SELECT max(c.time_window) FROM hapax.consumers AS c), 0);
@@ -575,7 +579,8 @@ BEGIN
     c := hapax.consumer(message_failed.consumer);
     INSERT INTO hapax.parked AS p (consumer, receipt, id, state, kind, attempts, reason, parked_at)
     VALUES (c.id, hapax.receipt_id(message_failed.consumer, message_failed.id), message_failed.id, 0, 1, 1, left(message_failed.reason, 4096), hapax.now())
-    ON CONFLICT (consumer, receipt) DO UPDATE SET attempts = p.attempts + 1, reason = excluded.reason
+    ON CONFLICT (consumer, receipt) DO UPDATE SET attempts = p.attempts + 1, reason = excluded.reason,
+        parked_at = CASE WHEN p.state = 0 THEN excluded.parked_at ELSE p.parked_at END
     RETURNING p.attempts INTO count;
     RETURN count;
 END $$;
