@@ -152,6 +152,35 @@ async fn what_an_operator_tries_again_is_applied_once() {
     running.stop().await.expect("it ran");
 }
 
+/// A parked message is delivered to another member, which works on it for long.
+#[tokio::test]
+async fn what_another_transaction_holds_and_is_to_be_tried_again_stops_nobody() {
+    let Some(place) = Place::new().await else {
+        return;
+    };
+    let at = message("held").at.expect("it has a time").as_micros();
+    let at = i64::try_from(at).expect("before the year 294,000");
+    let sql = "SELECT hapax.park_message('stock', 'held', 'failed', 'no', 'orders', NULL, NULL, NULL, $1, NULL, '')";
+    place.client.query_one(sql, &[&at]).await.expect("parks");
+    let again = "UPDATE hapax.parked SET state = 2";
+    let again = place.client.batch_execute(again).await;
+    again.expect("as an operator does");
+    let other = Place::again(place.url.clone()).await.client;
+    other.batch_execute("BEGIN").await.expect("begins");
+    let sql = "SELECT hapax.receive_message('stock', 'held', $1)";
+    other.query_one(sql, &[&at]).await.expect("a receipt");
+    let script = Script::default();
+    let running = place.run(consumer(), script.source());
+    script.deliver((0..3).map(message));
+    script.acknowledged(3).await;
+    other.batch_execute("ROLLBACK").await.expect("ends");
+    while running.progress.counts().retried == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(place.effects().await, ["0", "1", "2", "held"]);
+    running.stop().await.expect("it ran");
+}
+
 /// What fails when it is tried again is parked again, in whatever way it fails.
 #[tokio::test]
 async fn what_fails_again_is_parked_again() {

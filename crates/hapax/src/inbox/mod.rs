@@ -279,7 +279,8 @@ pub async fn take_parked<S: Session>(
 ///
 /// # Errors
 ///
-/// As [`receive`], and [`ReceiveError::TooOld`].
+/// As [`receive`], and [`ReceiveError::TooOld`]. On Postgres it fails with the code 55P03 if another
+/// transaction is receiving the message for longer than 100 ms.
 pub async fn parked_done<S: Session>(
     session: &mut S,
     consumer: &str,

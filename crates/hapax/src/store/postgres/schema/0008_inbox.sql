@@ -702,9 +702,10 @@ BEGIN
 END $$;
 
 -- Receives a message that was parked, in the transaction of its effect: its row goes, and its receipt is written. True: apply it and commit. False: it was applied
--- already, or a later version was, or it is no longer parked; commit, so that its row goes.
+-- already, or a later version was, or it is no longer parked; commit, so that its row goes. It does not wait long for another transaction that is receiving it: it fails
+-- with 55P03.
 CREATE FUNCTION hapax.parked_done(consumer text, id text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
 DECLARE
     c hapax.consumers;
