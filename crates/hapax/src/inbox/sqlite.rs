@@ -98,7 +98,7 @@ pub(super) async fn receive_all<S: Session>(
         })
         .collect();
     let known = known(session, &candidates).await?;
-    let mut last = last_versions(session, &consumer, &candidates).await?;
+    let mut last = last_versions(session, &candidates).await?;
     let before = last.clone();
     let receipts = judge(&candidates, &known, &consumer.accepts(now), &mut last, gaps);
     let is_written = |(_, receipt): &(&Candidate, &Receipt)| receipt.is_written();
@@ -137,7 +137,6 @@ async fn known<S: Session>(session: &mut S, batch: &[Candidate]) -> Result<HashS
 
 async fn last_versions<S: Session>(
     session: &mut S,
-    consumer: &Consumer,
     batch: &[Candidate],
 ) -> Result<HashMap<EntityId, i64>, S> {
     let entities: Vec<EntityId> = batch
@@ -153,7 +152,6 @@ async fn last_versions<S: Session>(
     let values = vec![
         bytes(&packed(&entities)),
         text(&numbers(entities.iter().map(|_| 0))),
-        int(consumer.id),
     ];
     let row = run(session, sql, &[Column::Bytes], values).await?;
     let versions = row.and_then(|mut row| row.text()).unwrap_or_default();
@@ -287,7 +285,7 @@ pub(super) async fn park<S: Session>(
         .map(|(entity, version)| (EntityId::of(name, entity), version));
     let state = match (message.cause, entity) {
         (Cause::Gap, Some((entity, version))) => {
-            let last = last_version(session, &consumer, entity).await?;
+            let last = last_version(session, entity).await?;
             // The gap may have closed meanwhile.
             if last.is_some_and(|last| version <= last.saturating_add(1)) {
                 2
@@ -409,7 +407,7 @@ pub(super) async fn parked_done<S: Session>(
     let (Some(version), Some(entity)) = (version, entity.map(EntityId::from_bytes)) else {
         return Ok(true);
     };
-    if last_version(session, &consumer, entity)
+    if last_version(session, entity)
         .await?
         .is_some_and(|last| version <= last)
     {
@@ -419,13 +417,9 @@ pub(super) async fn parked_done<S: Session>(
     Ok(true)
 }
 
-async fn last_version<S: Session>(
-    session: &mut S,
-    consumer: &Consumer,
-    entity: EntityId,
-) -> Result<Option<i64>, S> {
+async fn last_version<S: Session>(session: &mut S, entity: EntityId) -> Result<Option<i64>, S> {
     let sql = "SELECT version FROM hapax_versions WHERE id = ?1";
-    let values = vec![int(consumer.id), bytes(entity.as_bytes())];
+    let values = vec![bytes(entity.as_bytes())];
     let row = run(session, sql, &[Column::Int], values).await?;
     Ok(row.and_then(|mut row| row.int()))
 }

@@ -101,7 +101,7 @@ async fn what_cannot_be_opened_says_why() {
             error,
             OpenError::Newer {
                 found: 99,
-                known: 4,
+                known: 5,
                 ..
             }
         ),
@@ -189,6 +189,7 @@ async fn a_file_of_format_1_keeps_its_operations() {
     shop.connect()
         .execute_batch(
             "ALTER TABLE hapax_meta DROP COLUMN lives_us; ALTER TABLE hapax_audit DROP COLUMN created_at;
+             DROP TABLE hapax_parked; DROP TABLE hapax_versions; DROP TABLE hapax_receipts; DROP TABLE hapax_consumers;
              DROP TABLE hapax_deliveries; DROP TABLE hapax_readers; DROP TABLE hapax_outbox; ALTER TABLE hapax_heads DROP COLUMN request_id; UPDATE hapax_meta SET format = 1",
         )
         .unwrap();
@@ -228,7 +229,8 @@ async fn a_file_of_format_2_gets_request_ids() {
     let older = shop.connect();
     older
         .execute_batch(
-            "DROP TABLE hapax_deliveries; DROP TABLE hapax_readers; DROP TABLE hapax_outbox; ALTER TABLE hapax_heads DROP COLUMN request_id; UPDATE hapax_meta SET format = 2",
+            "DROP TABLE hapax_parked; DROP TABLE hapax_versions; DROP TABLE hapax_receipts; DROP TABLE hapax_consumers;
+             DROP TABLE hapax_deliveries; DROP TABLE hapax_readers; DROP TABLE hapax_outbox; ALTER TABLE hapax_heads DROP COLUMN request_id; UPDATE hapax_meta SET format = 2",
         )
         .unwrap();
 

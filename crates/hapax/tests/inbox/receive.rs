@@ -207,10 +207,10 @@ async fn batches_lock_in_one_order() {
         return;
     };
     let rounds = 30;
-    let consumers = (0..4).map(|number| {
-        let url = database.session();
-        async move {
-            let session = url.await;
+    let mut running = tokio::task::JoinSet::new();
+    for number in 0..4 {
+        let session = database.session().await;
+        running.spawn(async move {
             for round in 0..rounds {
                 let mut ids: Vec<String> = (0..40).map(|id| format!("{round}-{id}")).collect();
                 ids.rotate_left(number * 10);
@@ -237,11 +237,7 @@ async fn batches_lock_in_one_order() {
                 }
                 session.batch_execute("COMMIT").await.expect("commits");
             }
-        }
-    });
-    let mut running = tokio::task::JoinSet::new();
-    for consumer in consumers.collect::<Vec<_>>() {
-        running.spawn(consumer);
+        });
     }
     running.join_all().await;
     let counts = database

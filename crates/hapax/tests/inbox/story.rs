@@ -161,10 +161,11 @@ pub async fn story<S: Session>(tx: &mut S, is_first: bool) {
         [Receipt::New]
     );
     apply(tx, "b").await;
+    settings(tx).await;
 }
 
 /// Windows, and what is refused before anything is sent.
-pub async fn settings<S: Session>(tx: &mut S) {
+async fn settings<S: Session>(tx: &mut S) {
     let old = Some(ago(20 * DAY));
     for (window, expected) in [
         (Window::Limited(30 * DAY), Receipt::New),
@@ -219,7 +220,6 @@ macro_rules! told {
         for (is_first, commits) in [(true, false), (true, true), (false, true)] {
             let mut $tx = $begin;
             $crate::story::story($session, is_first).await;
-            $crate::story::settings($session).await;
             if commits {
                 $commit.expect("commits");
             } else {

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use sea_orm::TransactionTrait;
 
 use crate::inbox_place::Database;
-use crate::story::{EFFECTS, settings, story, told};
+use crate::story::{EFFECTS, story, told};
 
 #[tokio::test]
 async fn sqlx_on_postgres_receives() {
@@ -48,7 +48,6 @@ async fn diesel_async_receives() {
     for (is_first, commits) in [(true, false), (true, true), (false, true)] {
         begin(&mut connection).await;
         story(&mut connection, is_first).await;
-        settings(&mut connection).await;
         if commits {
             AnsiTransactionManager::commit_transaction(&mut connection)
                 .await
