@@ -14,6 +14,7 @@ mod gateway;
 mod http;
 mod instructions;
 mod load;
+mod outbox;
 mod postgres;
 mod redis;
 mod report;
@@ -40,6 +41,7 @@ const COMMANDS: &[Command] = &[
     postgres::COMMAND,
     redis::COMMAND,
     transaction::COMMAND,
+    outbox::COMMAND,
     instructions::COMMAND,
     ALL,
     volume::OWN,

@@ -10,10 +10,10 @@ use super::process::{Process, cargo, command, free_address};
 use super::server::{ORDERS, Server};
 
 /// The program, freshly built.
-pub(super) struct Program(PathBuf);
+pub(crate) struct Program(PathBuf);
 
 impl Program {
-    pub(super) fn build() -> Result<Program, Error> {
+    pub(crate) fn build() -> Result<Program, Error> {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
             .ancestors()
             .nth(2)
@@ -37,6 +37,10 @@ impl Program {
             .into());
         }
         Ok(Program(program))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 
     /// Starts it in front of the upstream, with this store.

@@ -12,12 +12,7 @@ pub(super) fn peers(
     wanted: &str,
     install: fn(&Path) -> Result<(), Error>,
 ) -> Result<PathBuf, Error> {
-    let executable = std::env::current_exe()?;
-    let target = executable
-        .ancestors()
-        .nth(2)
-        .ok_or("this program is in no directory of cargo's")?;
-    let directory = target.join("peers").join(name);
+    let directory = peers_directory(name)?;
     std::fs::create_dir_all(&directory)?;
     let noted = directory.join("installed");
     if std::fs::read_to_string(&noted).ok().as_deref() != Some(wanted) {
@@ -26,6 +21,16 @@ pub(super) fn peers(
         std::fs::write(noted, wanted)?;
     }
     Ok(directory)
+}
+
+/// The directory of a peer, beside this program.
+pub(crate) fn peers_directory(name: &str) -> Result<PathBuf, Error> {
+    let executable = std::env::current_exe()?;
+    let target = executable
+        .ancestors()
+        .nth(2)
+        .ok_or("this program is in no directory of cargo's")?;
+    Ok(target.join("peers").join(name))
 }
 
 /// Runs a command to its end. Fails if the command fails.

@@ -26,7 +26,9 @@ use crate::Error;
 use crate::flags::{Command, Flag, Flags};
 use crate::postgres::Cluster;
 
-pub(crate) use self::process::{TIED, tied};
+pub(crate) use self::hapax::Program;
+pub(crate) use self::install::peers_directory;
+pub(crate) use self::process::{Process, TIED, command, tied};
 pub(crate) use self::upstream::UPSTREAM;
 
 pub(crate) const COMMAND: Command = Command {

@@ -43,7 +43,7 @@ pub(crate) fn tied(mut arguments: impl Iterator<Item = String>) -> ExitCode {
 
 /// A command that ends with this process and that takes no settings from this process's
 /// environment.
-pub(super) fn command(program: impl AsRef<Path>) -> Result<Command, Error> {
+pub(crate) fn command(program: impl AsRef<Path>) -> Result<Command, Error> {
     let mut command = Command::new(std::env::current_exe()?);
     let is_setting = |name: &str| {
         ["RESTATE_", "HAPAX_", "OTEL_", "RUST_LOG"]
@@ -62,7 +62,7 @@ pub(super) fn command(program: impl AsRef<Path>) -> Result<Command, Error> {
 }
 
 /// A serving program; ended and reaped when dropped.
-pub(super) struct Process {
+pub(crate) struct Process {
     name: &'static str,
     process: std::process::Child,
     log: PathBuf,
@@ -70,7 +70,7 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts it. Its output goes into a file in this directory.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &'static str,
         mut command: Command,
         directory: &Path,
@@ -112,7 +112,7 @@ impl Process {
     }
 
     /// The resident memory of the program and its children, in bytes.
-    pub(super) fn resident_bytes(&self) -> Result<u64, Error> {
+    pub(crate) fn resident_bytes(&self) -> Result<u64, Error> {
         tree(self.process.id())
             .into_iter()
             .map(resident_bytes_of)
@@ -120,7 +120,7 @@ impl Process {
     }
 
     /// The end of its output.
-    pub(super) fn last_words(&self) -> String {
+    pub(crate) fn last_words(&self) -> String {
         let said = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&said[said.len().saturating_sub(LAST_WORDS_BYTES)..])
             .trim()

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use hapax::store::postgres::{ConnectOptions, schema};
 use hapax_testkit::servers::Postgres;
+use tokio_postgres::{Client, NoTls};
 
 use crate::Error;
 
@@ -78,4 +79,11 @@ impl Cluster {
 
 fn name(url: &str) -> &str {
     url.rsplit_once('/').map_or(url, |(_, name)| name)
+}
+
+/// A connection to the database at this URL.
+pub(crate) async fn connect(url: &str) -> Result<Client, Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
 }

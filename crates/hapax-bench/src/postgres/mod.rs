@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::flags::{Command, Flag, Flags};
 use crate::{Error, gateway, runtime};
 
-pub(crate) use self::cluster::Cluster;
+pub(crate) use self::cluster::{Cluster, connect};
 
 pub(crate) const COMMAND: Command = Command {
     name: "postgres",

@@ -5,7 +5,8 @@ mod orders;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use self::orders::{Orders, Ran};
+use self::orders::Ran;
+pub(crate) use self::orders::{Orders, placed};
 use crate::flags::{Command, Flag, Flags};
 use crate::postgres::Cluster;
 use crate::report::{Table, at_least, number};
@@ -33,19 +34,24 @@ const TWO_CALLS_RATIO_MIN: f64 = 0.5;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Who {
+pub(crate) enum Who {
     Bare,
+    /// The bare transaction with a message.
+    Emit,
     /// `hapax.start` and `hapax.complete` in the transaction, which is the only commit.
     TwoCalls,
     /// The same by the library, in a transaction of the driver.
     InTransaction,
     /// The record joins a transaction of the driver.
     Transaction,
+    /// The same with a message of the operation.
+    TransactionEmit,
     /// Effect and record in one statement.
     Effect,
 }
 
 impl Who {
+    /// What this command measures.
     const ALL: [Who; 5] = [
         Who::Bare,
         Who::TwoCalls,
@@ -54,12 +60,14 @@ impl Who {
         Who::Effect,
     ];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Who::Bare => "bare transaction",
+            Who::Emit => "with a message",
             Who::TwoCalls => "with two calls",
             Who::InTransaction => "with Once::in_transaction",
             Who::Transaction => "with its record",
+            Who::TransactionEmit => "with its record and a message",
             Who::Effect => "with its record, as one Effect",
         }
     }

@@ -5,16 +5,18 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hapax::join::tokio_postgres::Effect;
+use hapax::outbox::{Message, emit};
 use hapax::{Answer, Hapax, Mode, Once, Operation, Policy, Postgres};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, NoTls, Statement, Transaction};
+use tokio_postgres::{Client, Statement, Transaction};
 use uuid::Uuid;
 
 use super::Who;
 use crate::Error;
 use crate::load::ANSWER_BYTES;
+use crate::postgres::connect;
 use crate::stats::Latencies;
 
 const INSERT: &str = "INSERT INTO orders (id, item) VALUES ($1, $2)";
@@ -26,13 +28,13 @@ const COMPLETE: &str =
 const DUPLICATES: usize = 500;
 
 /// The result of one run.
-pub(super) struct Ran {
+pub(crate) struct Ran {
     /// Orders per second.
-    pub(super) rate: f64,
-    pub(super) latencies: Latencies,
+    pub(crate) rate: f64,
+    pub(crate) latencies: Latencies,
 }
 
-pub(super) struct Orders {
+pub(crate) struct Orders {
     url: String,
     /// Of the namespace whose keys are claimed before the transaction.
     once: Once,
@@ -64,7 +66,7 @@ impl Desk {
 
 impl Orders {
     /// Opens the orders on a database with the schema of a store.
-    pub(super) async fn open(url: &str) -> Result<Orders, Error> {
+    pub(crate) async fn open(url: &str) -> Result<Orders, Error> {
         let desk = connect(url).await?;
         desk.batch_execute(
             "SELECT hapax.set_namespace('two-calls');
@@ -87,7 +89,7 @@ impl Orders {
         })
     }
 
-    pub(super) async fn run(
+    pub(crate) async fn run(
         &self,
         clients: usize,
         who: Who,
@@ -120,7 +122,7 @@ impl Orders {
 impl Orders {
     /// How long duplicates take to hear that their key is in flight, one after the other, while the
     /// first transaction stays open.
-    pub(super) async fn told_in_flight(&self) -> Result<Latencies, Error> {
+    pub(crate) async fn told_in_flight(&self) -> Result<Latencies, Error> {
         let (first, duplicate) = (Desk::open(&self.url).await?, Desk::open(&self.url).await?);
         let fingerprint = [7_u8; 32];
         first.client.batch_execute("BEGIN").await?;
@@ -155,10 +157,10 @@ async fn order_until(
             desk.clone().lock_owned().await,
         );
         match who {
-            Who::Bare => bare(desk, id).await?,
+            Who::Bare | Who::Emit => plain(desk, who, id).await?,
             Who::TwoCalls => two_calls(desk, id).await?,
             Who::InTransaction => in_transaction(at_once, desk, id).await?,
-            Who::Transaction | Who::Effect => {
+            Who::Transaction | Who::TransactionEmit | Who::Effect => {
                 let request = id.into_bytes().to_vec();
                 once.run(id.to_string(), request, move |operation| {
                     with_its_record(operation, who, desk, id)
@@ -172,11 +174,20 @@ async fn order_until(
     Ok((count, latencies))
 }
 
-async fn bare(mut desk: OwnedMutexGuard<Desk>, id: Uuid) -> Result<(), Error> {
+async fn plain(mut desk: OwnedMutexGuard<Desk>, who: Who, id: Uuid) -> Result<(), Error> {
     let Desk { client, insert, .. } = &mut *desk;
-    let tx = client.transaction().await?;
+    let mut tx = client.transaction().await?;
     tx.execute(insert, &[&id, &"a book"]).await?;
+    if who == Who::Emit {
+        emit(&mut tx, placed(id)).await?;
+    }
     Ok(tx.commit().await?)
+}
+
+/// The message of an order.
+pub(crate) fn placed(id: Uuid) -> Message {
+    let payload = format!("{:200}", format!("{{\"order\": \"{id}\"}}"));
+    Message::new("orders", id.to_string(), payload).json()
 }
 
 /// In three round trips, like the bare transaction: the calls are sent together with `BEGIN` and
@@ -250,16 +261,13 @@ async fn with_its_record(
                 .await?
         }
         _ => {
-            let tx = client.transaction().await?;
+            let mut tx = client.transaction().await?;
             tx.execute(insert, &[&id, &"a book"]).await?;
+            if who == Who::TransactionEmit {
+                operation.emit(&mut tx, placed(id).step("placed")).await?;
+            }
             operation.finish(tx, answer).await?
         }
     };
     Ok(kept.into_response().into_body())
-}
-
-async fn connect(url: &str) -> Result<Client, Error> {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    tokio::spawn(connection);
-    Ok(client)
 }
