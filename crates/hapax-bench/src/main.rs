@@ -12,6 +12,7 @@ mod directory;
 mod flags;
 mod gateway;
 mod http;
+mod inbox;
 mod instructions;
 mod load;
 mod outbox;
@@ -42,6 +43,7 @@ const COMMANDS: &[Command] = &[
     redis::COMMAND,
     transaction::COMMAND,
     outbox::COMMAND,
+    inbox::COMMAND,
     instructions::COMMAND,
     ALL,
     volume::OWN,
