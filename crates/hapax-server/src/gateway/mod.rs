@@ -41,7 +41,7 @@ pub(crate) use self::well_known::PATH as WELL_KNOWN;
 use crate::admin::reload::{Changed, NotReloaded};
 use crate::admin::{self, Admin, Readiness};
 use crate::config::{Config, RedisUrl, StoreUrl};
-use crate::relay::{self, Oldest, Relays, Source};
+use crate::relay::{self, Backlogs, Relays, Source};
 use crate::store::{self, NotOpened};
 use crate::telemetry::{self, Metrics, PrincipalChanges, Timed, Traces};
 
@@ -217,10 +217,10 @@ impl Gateway {
             options.reread,
             options.reload_scopes,
         );
-        let (relays, oldest) = start_relays(&live.load().config, &runtime.metrics)?;
+        let (relays, backlogs) = start_relays(&live.load().config, &runtime.metrics)?;
         let operators = operators
             .reloaded_by(for_operators(reloader.clone()))
-            .refreshing(oldest.map(for_scrapes));
+            .refreshing(backlogs.map(for_scrapes));
 
         let local =
             |socket: &TcpListener| socket.local_addr().expect("a bound socket has an address");
@@ -327,22 +327,22 @@ impl Gateway {
 fn start_relays(
     config: &Config,
     metrics: &Metrics,
-) -> Result<(Option<Relays>, Option<Arc<Oldest>>), StartError> {
+) -> Result<(Option<Relays>, Option<Arc<Backlogs>>), StartError> {
     if config.relays.is_empty() {
         return Ok((None, None));
     }
     let source = Source::of(&config.store).map_err(StartError::Setting)?;
     let relays = Relays::start(&source, &config.relays).map_err(StartError::Setting)?;
-    let oldest = Oldest::new(&source, relays.runtime.clone());
-    metrics.watch_relays(relay::stats(&relays, &oldest));
-    Ok((Some(relays), Some(oldest)))
+    let backlogs = Backlogs::new(&source, relays.runtime.clone());
+    metrics.watch_relays(relay::stats(&relays, &backlogs));
+    Ok((Some(relays), Some(backlogs)))
 }
 
-/// Asking for the age of messages, in the form that the admin listener calls.
-fn for_scrapes(oldest: Arc<Oldest>) -> admin::Refresh {
+/// Asking what waits in the outbox, in the form that the admin listener calls.
+fn for_scrapes(backlogs: Arc<Backlogs>) -> admin::Refresh {
     Arc::new(move || {
-        let oldest = oldest.clone();
-        Box::pin(async move { oldest.refresh().await })
+        let backlogs = backlogs.clone();
+        Box::pin(async move { backlogs.refresh().await })
     })
 }
 

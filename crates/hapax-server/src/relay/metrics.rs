@@ -8,21 +8,21 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use tokio::net::TcpListener;
 
-use super::{Oldest, Relays, Source};
+use super::{Backlogs, Relays, Source};
 use crate::admin;
 use crate::telemetry::{Metrics, RelayStats, encode_relays};
 
 /// The metrics of relays without a gateway.
 pub(crate) struct RelayMetrics {
     stats: RelayStats,
-    oldest: Arc<Oldest>,
+    backlogs: Arc<Backlogs>,
 }
 
 impl RelayMetrics {
     pub(crate) fn new(source: &Source, relays: &Relays) -> RelayMetrics {
-        let oldest = Oldest::new(source, relays.runtime.clone());
-        let stats = stats(relays, &oldest);
-        RelayMetrics { stats, oldest }
+        let backlogs = Backlogs::new(source, relays.runtime.clone());
+        let stats = stats(relays, &backlogs);
+        RelayMetrics { stats, backlogs }
     }
 
     /// Serves them for ever.
@@ -31,7 +31,7 @@ impl RelayMetrics {
         let scrape = move || {
             let metrics = shared.clone();
             async move {
-                metrics.oldest.refresh().await;
+                metrics.backlogs.refresh().await;
                 let content_type = [(CONTENT_TYPE, admin::OPENMETRICS)];
                 (content_type, encode_relays(&metrics.stats)).into_response()
             }
@@ -44,9 +44,7 @@ impl RelayMetrics {
 }
 
 /// What these relays report.
-pub(crate) fn stats(relays: &Relays, oldest: &Arc<Oldest>) -> RelayStats {
-    let oldest = oldest.clone();
-    RelayStats::new(relays.progress.clone(), move |reader| {
-        oldest.seconds(reader)
-    })
+pub(crate) fn stats(relays: &Relays, backlogs: &Arc<Backlogs>) -> RelayStats {
+    let backlogs = backlogs.clone();
+    RelayStats::new(relays.progress.clone(), move || backlogs.known())
 }

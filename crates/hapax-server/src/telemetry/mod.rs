@@ -25,7 +25,7 @@ pub(crate) use events::tell_of_lost;
 pub use metrics::{Connected, Listener, Metrics};
 pub use outcome::Outcome;
 pub use principal_changes::PrincipalChanges;
-pub(crate) use relays::{RelayStats, encode_relays};
+pub(crate) use relays::{Backlog, RelayStats, encode_relays};
 pub use routes::RouteMetrics;
 pub use stderr::{Entry, StderrWriter};
 pub use timed::Timed;

@@ -12,24 +12,35 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::metrics::register_build;
 
-/// The age of something in seconds, by the name of a reader.
-type AgeOf = dyn Fn(&str) -> Option<f64> + Send + Sync;
+/// What waits in the outbox for a reader.
+#[derive(Clone, Debug)]
+pub(crate) struct Backlog {
+    pub(crate) reader: String,
+    /// The age of the oldest message that is not published; 0 if there is none.
+    pub(crate) oldest_seconds: f64,
+    /// Messages that are set aside and will be sent.
+    pub(crate) waiting: u64,
+    /// Messages that wait for an operator.
+    pub(crate) held: u64,
+    /// Messages that are given up.
+    pub(crate) dead: u64,
+}
 
 /// What relays in this process know of themselves.
 #[derive(Clone)]
 pub(crate) struct RelayStats {
     readers: Vec<(String, Arc<Progress>)>,
-    /// The age in seconds of the oldest message that a reader has not published, if it is known.
-    oldest: Arc<AgeOf>,
+    /// What waits for every reader of the outbox, if it is known.
+    backlogs: Arc<dyn Fn() -> Vec<Backlog> + Send + Sync>,
 }
 
 impl RelayStats {
     pub(crate) fn new(
         readers: Vec<(String, Arc<Progress>)>,
-        oldest: impl Fn(&str) -> Option<f64> + Send + Sync + 'static,
+        backlogs: impl Fn() -> Vec<Backlog> + Send + Sync + 'static,
     ) -> RelayStats {
-        let oldest = Arc::new(oldest);
-        RelayStats { readers, oldest }
+        let backlogs = Arc::new(backlogs);
+        RelayStats { readers, backlogs }
     }
 }
 
@@ -84,56 +95,97 @@ const COUNTERS: [Counted; 8] = [
     ),
 ];
 
+/// The numbers of messages that are set aside.
+const WAITING: [(&str, &str, fn(&Backlog) -> u64); 3] = [
+    (
+        "relay_waiting",
+        "Messages that are set aside and will be sent",
+        |backlog| backlog.waiting,
+    ),
+    (
+        "relay_held",
+        "Messages that wait for an operator",
+        |backlog| backlog.held,
+    ),
+    (
+        "relay_dead",
+        "Messages that are given up, and hold up nobody",
+        |backlog| backlog.dead,
+    ),
+];
+
 impl Collector for RelayStats {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         for (name, help, count) in COUNTERS {
-            let of = |progress: &Progress| Some(ConstCounter::new(count(&progress.counts())));
-            self.each(&mut encoder, (name, help, None), |_, progress| of(progress))?;
+            let of = |progress: &Progress| ConstCounter::new(count(&progress.counts()));
+            self.of_progress(&mut encoder, (name, help, None), of)?;
         }
         let help = "1 while this process has the reader, 0 while it stands by";
         let active = ("relay_active", help, None);
-        self.each(&mut encoder, active, |_, progress| {
-            Some(ConstGauge::new(i64::from(progress.is_active())))
+        self.of_progress(&mut encoder, active, |progress| {
+            ConstGauge::new(i64::from(progress.is_active()))
         })?;
         let help = "1 while the reader is stopped until an operator starts it";
         let stopped = ("relay_stopped", help, None);
-        self.each(&mut encoder, stopped, |_, progress| {
-            Some(ConstGauge::new(i64::from(progress.stopped().is_some())))
+        self.of_progress(&mut encoder, stopped, |progress| {
+            ConstGauge::new(i64::from(progress.stopped().is_some()))
         })?;
+        let backlogs = (self.backlogs)();
         let help =
             "Age of the oldest message that the reader has not published; 0 if there is none";
         let oldest = ("relay_oldest", help, Some(&Unit::Seconds));
-        self.each(&mut encoder, oldest, |reader, _| {
-            (self.oldest)(reader).map(ConstGauge::new)
-        })
+        let age = |backlog: &Backlog| ConstGauge::new(backlog.oldest_seconds);
+        let ages = backlogs
+            .iter()
+            .map(|backlog| (&backlog.reader, age(backlog)));
+        encode(&mut encoder, oldest, ages)?;
+        for (name, help, count) in WAITING {
+            let waiting = backlogs
+                .iter()
+                .map(|backlog| (&backlog.reader, ConstGauge::new(count(backlog))));
+            encode(&mut encoder, (name, help, None), waiting)?;
+        }
+        Ok(())
     }
 }
 
 impl RelayStats {
-    /// Encodes one metric of every reader that has it.
-    fn each<M: EncodeMetric>(
+    /// Encodes one metric of every relay in this process.
+    fn of_progress<M: EncodeMetric>(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
-        (name, help, unit): (&str, &str, Option<&Unit>),
-        metric: impl Fn(&str, &Progress) -> Option<M>,
+        named: Named<'_>,
+        metric: impl Fn(&Progress) -> M,
     ) -> fmt::Result {
-        let metrics: Vec<_> = self
+        let metrics = self
             .readers
             .iter()
-            .filter_map(|(reader, progress)| Some((reader, metric(reader, progress)?)))
-            .collect();
-        let Some((_, first)) = metrics.first() else {
-            return Ok(());
-        };
-        // The registry appends this full stop to the help of its own metrics.
-        let help = format!("{help}.");
-        let mut family = encoder.encode_descriptor(name, &help, unit, first.metric_type())?;
-        for (reader, metric) in &metrics {
-            let label = [("reader", reader.as_str())];
-            metric.encode(family.encode_family(&label)?)?;
-        }
-        Ok(())
+            .map(|(reader, progress)| (reader, metric(progress)));
+        encode(encoder, named, metrics)
     }
+}
+
+/// Name, help and unit of a metric.
+type Named<'a> = (&'a str, &'a str, Option<&'a Unit>);
+
+/// Encodes one metric, by the names of readers. Without any there is no such metric.
+fn encode<'a, M: EncodeMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help, unit): Named<'_>,
+    metrics: impl Iterator<Item = (&'a String, M)>,
+) -> fmt::Result {
+    let metrics: Vec<_> = metrics.collect();
+    let Some((_, first)) = metrics.first() else {
+        return Ok(());
+    };
+    // The registry appends this full stop to the help of its own metrics.
+    let help = format!("{help}.");
+    let mut family = encoder.encode_descriptor(name, &help, unit, first.metric_type())?;
+    for (reader, metric) in &metrics {
+        let label = [("reader", reader.as_str())];
+        metric.encode(family.encode_family(&label)?)?;
+    }
+    Ok(())
 }
 
 /// The metrics of a process that only relays, in the text format of OpenMetrics 1.0.

@@ -2,12 +2,15 @@
 //! instructions.
 
 use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::path::Path;
 use std::process::Command;
 
+use hapax::store::guest::Guest;
 use hapax_server::telemetry::Metrics;
 use hapax_testkit::origin::{Origin, Step};
 
-use super::harness::{Program, hapax, words};
+use super::harness::{Program, exchange, hapax, words};
 use super::promql::Offered;
 use super::tools::{needed, ran, root, run, text, yaml};
 
@@ -177,7 +180,24 @@ pub async fn offered() -> Offered {
     other.watch_postgres(|| Some(hapax::store::postgres::Stats::default()));
     other.watch_redis(|| Some(hapax::store::redis::Stats::default()));
     other.watch_cache(|| Some(hapax::store::tiered::Stats::default()));
-    Offered::read(&(scrape + &other.encode()))
+    Offered::read(&(scrape + &other.encode() + &of_a_relay(directory.path()).await))
+}
+
+/// The metrics of a relay.
+async fn of_a_relay(directory: &Path) -> String {
+    let shop = directory.join("shop.db");
+    drop(Guest::open(&shop).await.unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let line = format!(
+        "relay --log text --to null: --metrics {address} --store sqlite:{}",
+        shop.display()
+    );
+    let mut relay = Program::start(hapax().args(words(&line)));
+    relay.wait_for("the relay is active");
+    let request = format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    exchange(address, request.as_bytes())
 }
 
 /// The codes of rejections, from their source: a scrape has only those that occurred.
