@@ -14,6 +14,7 @@ mod listen;
 pub(crate) mod log;
 mod openapi;
 pub(crate) mod operation;
+pub(crate) mod outbox;
 mod problem;
 pub(crate) mod reload;
 mod rules;
@@ -29,6 +30,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Router, middleware};
 use hapax::Hapax;
 use hapax::core::operation::OperationIds;
+use hapax_flow::outbox::operate::Operators;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -64,6 +66,8 @@ pub struct Admin {
     unknowns: Unknowns,
     refusals: caller::Refusals,
     reloader: Option<reload::Reloader>,
+    /// The outbox in the database of the store, if it can have one.
+    outbox: Option<Arc<dyn Operators>>,
     /// What else is asked for before a scrape.
     refresh: Option<Refresh>,
 }
@@ -91,6 +95,7 @@ impl Admin {
             unknowns,
             refusals: caller::Refusals::default(),
             reloader: None,
+            outbox: None,
             refresh: None,
         }
     }
@@ -102,6 +107,12 @@ impl Admin {
             reloader: Some(reloader),
             ..self
         }
+    }
+
+    /// Lets operators look into this outbox.
+    #[must_use]
+    pub(crate) fn with_outbox(self, outbox: Option<Arc<dyn Operators>>) -> Admin {
+        Admin { outbox, ..self }
     }
 
     /// Asks for something before each scrape.
@@ -141,6 +152,7 @@ fn documented() -> OpenApiRouter<Admin> {
         .merge(keys::routes())
         .merge(log::routes())
         .merge(settle::routes())
+        .merge(outbox::routes())
         .merge(reload::routes())
         .routes(routes!(metrics))
         .routes(routes!(openapi::document))

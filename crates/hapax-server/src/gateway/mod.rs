@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use hapax::store::tiered::{self, Tiered};
 use hapax::{Drained, Hapax, Limits, Observer, Postgres, Sqlite, Store};
+use hapax_flow::outbox::operate::Operators;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -220,6 +221,7 @@ impl Gateway {
         let (relays, backlogs) = start_relays(&live.load().config, &runtime.metrics)?;
         let operators = operators
             .reloaded_by(for_operators(reloader.clone()))
+            .with_outbox(outbox_of(&live.load().config.store))
             .refreshing(backlogs.map(for_scrapes));
 
         let local =
@@ -336,6 +338,12 @@ fn start_relays(
     let backlogs = Backlogs::new(&source, relays.runtime.clone());
     metrics.watch_relays(relay::stats(&relays, &backlogs));
     Ok((Some(relays), Some(backlogs)))
+}
+
+/// The outbox in the database of a store, for operators.
+fn outbox_of(store: &StoreUrl) -> Option<Arc<dyn Operators>> {
+    let source = Source::of(store).ok()?;
+    Some(source.operators())
 }
 
 /// Asking what waits in the outbox, in the form that the admin listener calls.

@@ -16,7 +16,9 @@ async fn every_route_is_in_the_document_and_nothing_else_is_answered() {
     let documented: BTreeSet<_> = operations(&document).into_iter().collect();
     let paths: BTreeSet<_> = documented.iter().map(|(path, _)| path.clone()).collect();
     for path in &paths {
-        let target = path.replace("{id}", &"0".repeat(64));
+        let target = path
+            .replace("{id}", &"0".repeat(64))
+            .replace("{name}", "to-nats");
         for method in ["get", "post", "put", "delete", "patch", "options", "trace"] {
             let got = world.ask(&method.to_ascii_uppercase(), &target, "").await;
             if documented.contains(&(path.clone(), method.to_owned())) {
@@ -154,6 +156,11 @@ fn the_page_names_every_path() {
         "/v1/unknown",
         "/v1/settle",
         "/v1/reload",
+        "/v1/outbox/readers",
+        "/v1/outbox/readers/{name}/start",
+        "/v1/outbox/messages",
+        "/v1/outbox/messages/{id}",
+        "/v1/outbox/messages/{id}/retry",
     ] {
         assert!(
             page.contains(&format!("`GET {path}")) || page.contains(&format!("`POST {path}")),

@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
+mod admin;
 mod beside;
 mod flags;
 #[path = "../harness/mod.rs"]

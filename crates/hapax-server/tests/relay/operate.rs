@@ -5,12 +5,12 @@ use hapax_testkit::servers::Postgres;
 use crate::harness::{database_name, migrated};
 use crate::{guest, hapax, insert, lines};
 
-const HELD: &str = "0192f7a0-0000-7000-8000-000000000001";
-const BEHIND: &str = "0192f7a0-0000-7000-8000-000000000002";
+pub const HELD: &str = "0192f7a0-0000-7000-8000-000000000001";
+pub const BEHIND: &str = "0192f7a0-0000-7000-8000-000000000002";
 const SIGNED: &str = "--by ada --reason 'the endpoint is fixed'";
 
 /// A database with the reader `stdout`, for which a message is held and another waits behind it.
-fn with_held(postgres: &Postgres) -> String {
+pub fn with_held(postgres: &Postgres) -> String {
     let url = migrated(postgres);
     hapax(&format!("relay --once --store {url} --to stdout:")).assert_code(0);
     let row = |id: &str, state: i32, reason: &str| {

@@ -254,6 +254,11 @@ impl Signed {
         }
     }
 
+    /// The same, as it is kept in the audit log.
+    pub(crate) fn kept(&self) -> Result<hapax::core::audit::Signed, String> {
+        hapax::core::audit::Signed::new(&self.by, &self.reason).map_err(|error| error.to_string())
+    }
+
     /// The signature with the caller's token appended. Fails if the texts are not valid.
     pub(in crate::admin) fn signed_by(self, caller: Caller) -> Result<Signed, String> {
         self.check()?;

@@ -24,8 +24,7 @@ pub(in crate::cli) struct Sign {
 impl Sign {
     /// The same, for a store that is changed from here.
     pub(in crate::cli) fn kept(&self) -> Result<hapax::core::audit::Signed, Exit> {
-        let Signed { by, reason } = self.signed()?;
-        hapax::core::audit::Signed::new(&by, &reason).map_err(Exit::usage)
+        self.signed()?.kept().map_err(Exit::usage)
     }
 
     /// Prints to standard error which name is used, if none was given.

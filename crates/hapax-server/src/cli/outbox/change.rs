@@ -2,9 +2,10 @@
 
 use hapax::core::flow::MessageId;
 use hapax_flow::outbox::operate::Operators;
-use serde_json::json;
 
 use super::place::{Place, exit};
+use crate::admin::outbox::readers_of;
+use crate::admin::outbox::wire::MessageChanged;
 use crate::cli::keys::change::Sign;
 use crate::cli::{Exit, text};
 
@@ -64,11 +65,7 @@ impl Which {
         if let Some(reader) = &self.reader {
             return Ok(reader.clone());
         }
-        let found = outbox.find(self.id).await.map_err(exit)?;
-        let mut readers: Vec<String> = found
-            .into_iter()
-            .filter_map(|found| Some(found.aside?.reader))
-            .collect();
+        let mut readers = readers_of(outbox, self.id).await.map_err(exit)?;
         match readers.len() {
             1 => Ok(readers.remove(0)),
             0 => Err(Exit::failed(format!(
@@ -83,7 +80,7 @@ impl Which {
         }
     }
 
-    fn told(&self, done: &str, reader: &str, is_done: bool) -> Result<(), Exit> {
+    fn told(&self, done: &'static str, reader: &str, is_done: bool) -> Result<(), Exit> {
         let id = self.id;
         if !is_done {
             return Err(Exit::failed(format!(
@@ -92,9 +89,11 @@ impl Which {
             )));
         }
         text::emit(&match self.json {
-            true => {
-                text::json_line(&json!({ "done": done, "id": id.to_string(), "reader": reader }))
-            }
+            true => text::json_line(&MessageChanged {
+                done,
+                id: id.to_string(),
+                reader: reader.to_owned(),
+            }),
             false => format!("{done}\t{id}\t{}\n", text::line(reader)),
         });
         Ok(())

@@ -4,7 +4,8 @@ use hapax::core::time::Timestamp;
 use hapax_flow::outbox::operate::{AsideQuery, AsideState, Listed};
 
 use super::place::{Place, exit};
-use super::{show, table};
+use super::table;
+use crate::admin::outbox::wire::OutboxMessage;
 use crate::cli::keys::format::age;
 use crate::cli::{Exit, text};
 
@@ -88,7 +89,7 @@ impl Args {
         if self.json {
             return page
                 .iter()
-                .map(|one| text::json_line(&show::listed(one)))
+                .map(|one| text::json_line(&OutboxMessage::from(one)))
                 .collect();
         }
         let now = Timestamp::from_system_time(std::time::SystemTime::now());

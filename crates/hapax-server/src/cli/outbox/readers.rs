@@ -1,11 +1,10 @@
 //! `hapax outbox readers`
 
 use hapax_flow::outbox::operate::ReaderState;
-use serde_json::{Value, json};
 
 use super::place::{Place, exit};
 use super::table;
-use crate::admin::keys::time::Time;
+use crate::admin::outbox::wire::{OutboxReader, ReaderChanged};
 use crate::cli::keys::change::Sign;
 use crate::cli::keys::format::age;
 use crate::cli::{Exit, text};
@@ -83,7 +82,13 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     }
 }
 
-fn told(args: &Args, done: &str, name: &str, is_done: bool, why_not: &str) -> Result<(), Exit> {
+fn told(
+    args: &Args,
+    done: &'static str,
+    name: &str,
+    is_done: bool,
+    why_not: &str,
+) -> Result<(), Exit> {
     if !is_done {
         return Err(Exit::failed(format!(
             "the reader {} {why_not}",
@@ -91,7 +96,10 @@ fn told(args: &Args, done: &str, name: &str, is_done: bool, why_not: &str) -> Re
         )));
     }
     text::emit(&match args.json {
-        true => text::json_line(&json!({ "done": done, "reader": name })),
+        true => text::json_line(&ReaderChanged {
+            done,
+            reader: name.to_owned(),
+        }),
         false => format!("{done}\t{}\n", text::line(name)),
     });
     Ok(())
@@ -107,7 +115,7 @@ async fn show(args: &Args) -> Result<(), Exit> {
     text::emit(&match args.json {
         true => readers
             .iter()
-            .map(|reader| text::json_line(&document(reader)))
+            .map(|reader| text::json_line(&OutboxReader::from(reader)))
             .collect(),
         false => table::draw(NAMES, &readers.iter().map(row).collect::<Vec<_>>()),
     });
@@ -152,28 +160,4 @@ fn row(reader: &ReaderState) -> [String; 10] {
         writer.unwrap_or_else(none),
         reader.active.clone().unwrap_or_else(none),
     ]
-}
-
-fn document(reader: &ReaderState) -> Value {
-    json!({
-        "reader": reader.name,
-        "active_on": reader.active,
-        "stopped": reader.stopped,
-        "published": reader.published,
-        "published_at": reader.published_at.map(Time),
-        "waiting": reader.waiting,
-        "held": reader.held,
-        "dead": reader.dead,
-        "oldest": reader.oldest.as_ref().map(|oldest| json!({
-            "id": oldest.id.to_string(),
-            "topic": oldest.topic,
-            "key": oldest.key,
-            "at": Time(oldest.at),
-            "age_seconds": reader.now.since(oldest.at).as_secs_f64(),
-        })),
-        "writer": reader.writer.map(|writer| json!({
-            "pid": writer.pid,
-            "since": Time(writer.since),
-        })),
-    })
 }

@@ -1,12 +1,11 @@
 //! `hapax outbox show`
 
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use hapax::core::flow::MessageId;
-use hapax_flow::outbox::operate::{Found, Head, Listed, SetAside};
-use serde_json::{Map, Value, json};
+use hapax_flow::outbox::operate::{Found, Head};
 
 use super::place::{Place, exit};
 use crate::admin::keys::time::Time;
+use crate::admin::outbox::wire::OutboxMessage;
 use crate::cli::{Exit, text};
 
 /// Show a message with its headers and its payload, and how it stands with each reader.
@@ -35,7 +34,7 @@ pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     text::emit(&match args.json {
         true => found
             .iter()
-            .map(|one| text::json_line(&document(one)))
+            .map(|one| text::json_line(&OutboxMessage::from(one)))
             .collect(),
         false => {
             let readers: String = found.iter().map(reader).collect();
@@ -86,60 +85,4 @@ fn reader(found: &Found) -> String {
 
 fn payload(found: &Found) -> String {
     text::lines(&String::from_utf8_lossy(&found.payload)).into_owned()
-}
-
-/// A message of a list, as JSON.
-pub(super) fn listed(listed: &Listed) -> Value {
-    let mut document = head(&listed.head);
-    document.insert("payload_bytes".into(), json!(listed.payload_bytes));
-    document.extend(aside(&listed.aside));
-    Value::Object(document)
-}
-
-fn document(found: &Found) -> Value {
-    let mut document = head(&found.head);
-    document.insert("payload_bytes".into(), json!(found.payload.len()));
-    let (name, payload) = match std::str::from_utf8(&found.payload) {
-        Ok(text) => ("payload", text.to_owned()),
-        Err(_) => ("payload_base64", BASE64_STANDARD.encode(&found.payload)),
-    };
-    document.insert(name.into(), json!(payload));
-    if let Some(set_aside) = &found.aside {
-        document.extend(aside(set_aside));
-    }
-    Value::Object(document)
-}
-
-fn head(head: &Head) -> Map<String, Value> {
-    let headers: Map<String, Value> = head
-        .headers
-        .iter()
-        .map(|(name, value)| (name.clone(), json!(value)))
-        .collect();
-    object(json!({
-        "id": head.id.to_string(),
-        "topic": head.topic,
-        "key": head.key,
-        "at": Time(head.at),
-        "ordered": head.ordered,
-        "version": head.version,
-        "headers": headers,
-    }))
-}
-
-fn aside(aside: &SetAside) -> Map<String, Value> {
-    object(json!({
-        "reader": aside.reader,
-        "state": aside.state.word(),
-        "attempts": aside.attempts,
-        "due_at": aside.due_at.map(Time),
-        "reason": aside.reason,
-    }))
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(object) => object,
-        _ => Map::new(),
-    }
 }
