@@ -20,6 +20,7 @@ mod signals;
 mod store;
 mod sweep;
 mod text;
+mod watch;
 
 use std::fmt;
 use std::process::ExitCode;

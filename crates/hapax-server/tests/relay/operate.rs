@@ -1,8 +1,11 @@
 //! What operators do with messages that are held.
 
-use hapax_testkit::servers::Postgres;
+use std::process::Command;
 
-use crate::harness::{database_name, migrated};
+use hapax_testkit::servers::Postgres;
+use rustix::process::{Pid, kill_process};
+
+use crate::harness::{self, Program, Signal, database_name, migrated, words};
 use crate::{guest, hapax, insert, lines};
 
 pub const HELD: &str = "0192f7a0-0000-7000-8000-000000000001";
@@ -211,4 +214,78 @@ async fn a_sqlite_file_has_the_same_commands_and_log() {
         limit: 10,
     };
     assert_eq!(engine.log(query).await.unwrap().len(), 4);
+}
+
+#[test]
+fn watching_prints_an_object_for_each_look_and_off_a_terminal_nothing_else() {
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    let url = with_held(postgres);
+    for what in ["list", "readers"] {
+        let line = format!("outbox {what} --watch --store {url}");
+        let refused = hapax(&line);
+        refused.assert_code(2);
+        refused.assert_told("add --json");
+        let json = format!("{line} --json");
+        let mut watching = Program::start(harness::hapax().args(words(&json)));
+        let held = watching.wait_for(match what {
+            "list" => "\"state\":\"held\"",
+            _ => "\"held\":1",
+        });
+        assert_eq!(lines(&held).len(), 1, "{held}");
+        watching.wait_for("\"at\":");
+        watching.signal(Signal::INT);
+        watching.ended();
+    }
+}
+
+/// On a terminal, which `script` makes: a table on the second screen, and the first screen again at
+/// the end.
+#[test]
+fn on_a_terminal_a_table_is_drawn_and_the_terminal_is_restored() {
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    if Command::new("script").arg("--version").output().is_err() {
+        eprintln!(
+            "SKIPPED on_a_terminal_a_table_is_drawn_and_the_terminal_is_restored: there is no script(1) here"
+        );
+        return;
+    }
+    let url = with_held(postgres);
+    for signal in [Signal::INT, Signal::TERM] {
+        let line = format!(
+            "stty rows 24 columns 120; echo process $$; exec {} outbox list --watch --store {url}",
+            env!("CARGO_BIN_EXE_hapax")
+        );
+        let words = [
+            "--quiet",
+            "--return",
+            "--flush",
+            "--command",
+            &line,
+            "/dev/null",
+        ];
+        let mut terminal = Program::start(Command::new("script").args(words));
+        let said = terminal.wait_for("process ");
+        let process = said.trim_start_matches("process ").trim().parse().unwrap();
+        let title = terminal.wait_for("2 messages set aside");
+        assert!(
+            title.contains("\u{1b}[?1049h\u{1b}[?25l\u{1b}[H"),
+            "{title:?}"
+        );
+        // It is drawn a second time, over the first.
+        terminal.wait_for("2 messages set aside");
+        kill_process(Pid::from_raw(process).unwrap(), signal).unwrap();
+        assert_eq!(terminal.ended().code(), Some(0), "{}", terminal.log());
+        assert!(
+            terminal
+                .log()
+                .trim_end()
+                .ends_with("\u{1b}[?25h\u{1b}[?1049l"),
+            "{:?}",
+            terminal.log()
+        );
+    }
 }

@@ -21,7 +21,7 @@ pub(in crate::cli) fn age(span: Duration) -> String {
 }
 
 /// A number with its noun.
-pub(super) fn count(number: usize, noun: &str) -> String {
+pub(in crate::cli) fn count(number: usize, noun: &str) -> String {
     if number == 1 {
         format!("1 {noun}")
     } else {

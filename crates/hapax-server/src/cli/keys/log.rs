@@ -2,9 +2,9 @@
 
 use super::source::{Purpose, Source, Where};
 use super::targets;
-use super::watch::{PAUSE, Patience};
 use crate::admin::keys::logged::{ChangedRecord, Logged};
 use crate::admin::log::Which;
+use crate::cli::watch::{PAUSE, Patience};
 use crate::cli::{Exit, text};
 
 /// Entries per request.

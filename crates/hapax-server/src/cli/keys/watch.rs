@@ -1,7 +1,6 @@
-//! `--watch`: looks again each second, until it is interrupted or its output is closed.
+//! `hapax keys list --watch`
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::Serialize;
 
@@ -11,10 +10,8 @@ use super::source::Source;
 use super::table::{self, Style};
 use crate::admin::keys::time::Time;
 use crate::admin::keys::wire::{Entry, Query};
-use crate::cli::{Exit, text};
+use crate::cli::{Exit, text, watch};
 
-/// The time between two looks.
-pub(super) const PAUSE: Duration = Duration::from_secs(1);
 /// Rows of a terminal that do not show keys: two lines above, the names of the columns, and the
 /// line of the cursor.
 const ROWS_AROUND: usize = 4;
@@ -35,50 +32,14 @@ struct Seen {
 
 /// Watches the keys that a query finds.
 pub(super) async fn keys(source: &Source, query: &Query, way: &Way) -> Result<(), Exit> {
-    let (mut before, mut patience) = (BTreeMap::new(), Patience::default());
-    loop {
-        if let Some(seen) = patience.accept(look(source, query, way.limit).await)? {
-            let output = match text::terminal_size() {
-                Some((_, rows)) if !way.is_json => screen(&seen, rows, way.full),
-                _ => changes(&mut before, seen, way.is_json),
-            };
-            if !text::emit(&output) {
-                return Ok(());
-            }
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-}
-
-/// Tolerates a gateway that restarts, and prints that once.
-#[derive(Default)]
-pub(super) struct Patience {
-    is_tried: bool,
-    was_there: bool,
-}
-
-impl Patience {
-    /// The result; `None` if the source does not answer at the moment. If it has never answered,
-    /// that is an error at once.
-    pub(super) fn accept<T>(&mut self, found: Result<T, Exit>) -> Result<Option<T>, Exit> {
-        match found {
-            Ok(found) => {
-                if self.is_tried {
-                    eprintln!("it answers again");
-                }
-                (self.is_tried, self.was_there) = (false, true);
-                Ok(Some(found))
-            }
-            Err(exit) if exit.is_unreachable() && self.was_there => {
-                if !self.is_tried {
-                    eprintln!("{}; asking again until it does", exit.message());
-                }
-                self.is_tried = true;
-                Ok(None)
-            }
-            Err(exit) => Err(exit),
-        }
-    }
+    let mut before = BTreeMap::new();
+    let is_screen = !way.is_json && text::terminal_size().is_some();
+    let look = async || look(source, query, way.limit).await;
+    watch::each_second(is_screen, look, |seen| match text::terminal_size() {
+        Some((_, rows)) if is_screen => screen(&seen, rows, way.full),
+        _ => changes(&mut before, seen, way.is_json),
+    })
+    .await
 }
 
 async fn look(source: &Source, query: &Query, limit: usize) -> Result<Seen, Exit> {
@@ -91,7 +52,7 @@ async fn look(source: &Source, query: &Query, limit: usize) -> Result<Seen, Exit
     })
 }
 
-/// A screen for a terminal: cleared, with as many keys as fit.
+/// A screen for a terminal, with as many keys as fit.
 fn screen(seen: &Seen, rows: usize, full: bool) -> String {
     let room = rows.saturating_sub(ROWS_AROUND).max(1);
     let shown = &seen.entries[..seen.entries.len().min(room)];
@@ -106,7 +67,7 @@ fn screen(seen: &Seen, rows: usize, full: bool) -> String {
         table::draw(shown, seen.now.0, Style::of_output(full))
     };
     format!(
-        "\u{1b}[H\u{1b}[2J{}  {}{or_more}{hidden}\n\n{table}",
+        "{}  {}{or_more}{hidden}\n\n{table}",
         seen.now,
         count(seen.entries.len(), "key")
     )

@@ -1,12 +1,13 @@
 //! `hapax outbox list`
 
 use hapax::core::time::Timestamp;
-use hapax_flow::outbox::operate::{AsideQuery, AsideState, Listed};
+use hapax_flow::outbox::operate::{AsideQuery, AsideState, Listed, Operators};
+use serde_json::{Value, json};
 
 use super::place::{Place, exit};
-use super::table;
-use crate::admin::outbox::wire::OutboxMessage;
-use crate::cli::keys::format::age;
+use super::{table, watch};
+use crate::admin::outbox::wire::{OutboxMessage, Time};
+use crate::cli::keys::format::{age, count};
 use crate::cli::{Exit, text};
 
 /// Messages in one page.
@@ -31,6 +32,10 @@ pub(super) struct Args {
     /// One JSON object a line
     #[arg(long)]
     json: bool,
+    /// Look again each second: a table that is drawn anew on a terminal; with --json one object
+    /// with all messages for each look
+    #[arg(long)]
+    watch: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -54,49 +59,107 @@ impl State {
 
 pub(super) async fn run(args: &Args) -> Result<(), Exit> {
     let outbox = args.place.open()?;
-    let (mut shown, mut after) = (0, None);
-    loop {
-        let query = AsideQuery {
-            reader: args.reader.clone(),
-            state: args.state.map(State::meant),
-            after: after.take(),
-            limit: PAGE.min(args.limit - shown),
+    if args.watch {
+        let look = async || {
+            let mut messages = Vec::new();
+            let is_all = args
+                .each_page(&*outbox, |page| {
+                    messages.extend(page);
+                    true
+                })
+                .await?;
+            Ok(Watched { messages, is_all })
         };
-        let page = outbox.set_aside(&query).await.map_err(exit)?;
-        let count = u32::try_from(page.len()).unwrap_or(u32::MAX);
-        shown += count;
-        if !page.is_empty() && !text::emit(&args.print(&page)) {
-            return Ok(());
+        return watch::run(args.json, look).await;
+    }
+    let mut shown = 0;
+    let is_all = args
+        .each_page(&*outbox, |page| {
+            shown += page.len();
+            page.is_empty() || text::emit(&args.print(&page))
+        })
+        .await?;
+    if shown == 0 {
+        return Err(Exit::failed("no message is set aside like that"));
+    }
+    if !is_all {
+        eprintln!("there may be more: raise --limit");
+    }
+    Ok(())
+}
+
+impl Args {
+    /// Reads pages up to the limit, for as long as `take` wants more. Returns whether there are no
+    /// more beyond the limit.
+    async fn each_page(
+        &self,
+        outbox: &dyn Operators,
+        mut take: impl FnMut(Vec<Listed>) -> bool,
+    ) -> Result<bool, Exit> {
+        let (mut taken, mut after) = (0, None);
+        loop {
+            let query = AsideQuery {
+                reader: self.reader.clone(),
+                state: self.state.map(State::meant),
+                after: after.take(),
+                limit: PAGE.min(self.limit - taken),
+            };
+            let page = outbox.set_aside(&query).await.map_err(exit)?;
+            let count = u32::try_from(page.len()).unwrap_or(u32::MAX);
+            let is_end = count < query.limit;
+            taken += count;
+            after = page
+                .last()
+                .map(|last| (last.aside.reader.clone(), last.sequence));
+            if !take(page) || is_end || taken >= self.limit {
+                return Ok(is_end);
+            }
         }
-        let is_end = count < query.limit;
-        after = page
-            .last()
-            .map(|last| (last.aside.reader.clone(), last.sequence));
-        if is_end || shown >= args.limit {
-            if shown == 0 {
-                return Err(Exit::failed("no message is set aside like that"));
-            }
-            if !is_end {
-                eprintln!("there may be more: raise --limit");
-            }
-            return Ok(());
+    }
+
+    fn print(&self, page: &[Listed]) -> String {
+        match self.json {
+            true => page
+                .iter()
+                .map(|one| text::json_line(&OutboxMessage::from(one)))
+                .collect(),
+            false => table(page),
         }
     }
 }
 
-impl Args {
-    fn print(&self, page: &[Listed]) -> String {
-        if self.json {
-            return page
-                .iter()
-                .map(|one| text::json_line(&OutboxMessage::from(one)))
-                .collect();
-        }
-        let now = Timestamp::from_system_time(std::time::SystemTime::now());
-        table::draw(
-            NAMES,
-            &page.iter().map(|one| row(one, now)).collect::<Vec<_>>(),
+fn table(page: &[Listed]) -> String {
+    let now = Timestamp::from_system_time(std::time::SystemTime::now());
+    let rows: Vec<_> = page.iter().map(|one| row(one, now)).collect();
+    table::draw(NAMES, &rows)
+}
+
+/// Messages that are watched.
+struct Watched {
+    messages: Vec<Listed>,
+    is_all: bool,
+}
+
+impl watch::Seen for Watched {
+    fn count(&self) -> usize {
+        self.messages.len()
+    }
+
+    fn title(&self) -> String {
+        let or_more = if self.is_all { "" } else { " or more" };
+        format!(
+            "{}{or_more} set aside",
+            count(self.messages.len(), "message")
         )
+    }
+
+    fn object(&self, at: Time) -> Value {
+        let messages: Vec<_> = self.messages.iter().map(OutboxMessage::from).collect();
+        json!({ "at": at, "messages": messages, "is_all": self.is_all })
+    }
+
+    fn table(&self, rows: usize) -> String {
+        table(&self.messages[..rows])
     }
 }
 

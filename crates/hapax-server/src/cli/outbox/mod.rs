@@ -6,6 +6,7 @@ mod place;
 mod readers;
 mod show;
 mod table;
+mod watch;
 
 use super::Exit;
 

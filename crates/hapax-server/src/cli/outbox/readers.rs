@@ -1,12 +1,13 @@
 //! `hapax outbox readers`
 
 use hapax_flow::outbox::operate::ReaderState;
+use serde_json::{Value, json};
 
 use super::place::{Place, exit};
-use super::table;
-use crate::admin::outbox::wire::{OutboxReader, ReaderChanged};
+use super::{table, watch};
+use crate::admin::outbox::wire::{OutboxReader, ReaderChanged, Time};
 use crate::cli::keys::change::Sign;
-use crate::cli::keys::format::age;
+use crate::cli::keys::format::{age, count};
 use crate::cli::{Exit, text};
 
 /// Show every reader: which relay has it, what it has published, and what holds it up.
@@ -21,6 +22,10 @@ pub(super) struct Args {
     /// One JSON object a line
     #[arg(long, global = true)]
     json: bool,
+    /// Look again each second: a table that is drawn anew on a terminal; with --json one object
+    /// with all readers for each look
+    #[arg(long)]
+    watch: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -106,7 +111,15 @@ fn told(
 }
 
 async fn show(args: &Args) -> Result<(), Exit> {
-    let readers = args.place.open()?.readers().await.map_err(exit)?;
+    let outbox = args.place.open()?;
+    if args.watch {
+        let look = async || {
+            let readers = outbox.readers().await.map_err(exit)?;
+            Ok(Readers(readers))
+        };
+        return watch::run(args.json, look).await;
+    }
+    let readers = outbox.readers().await.map_err(exit)?;
     if readers.is_empty() {
         return Err(Exit::failed(
             "there are no readers: a relay makes its own when it first runs",
@@ -120,6 +133,29 @@ async fn show(args: &Args) -> Result<(), Exit> {
         false => table::draw(NAMES, &readers.iter().map(row).collect::<Vec<_>>()),
     });
     Ok(())
+}
+
+/// Readers that are watched.
+struct Readers(Vec<ReaderState>);
+
+impl watch::Seen for Readers {
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    fn title(&self) -> String {
+        count(self.0.len(), "reader")
+    }
+
+    fn object(&self, at: Time) -> Value {
+        let readers: Vec<_> = self.0.iter().map(OutboxReader::from).collect();
+        json!({ "at": at, "readers": readers })
+    }
+
+    fn table(&self, rows: usize) -> String {
+        let rows: Vec<_> = self.0.iter().take(rows).map(row).collect();
+        table::draw(NAMES, &rows)
+    }
 }
 
 const NAMES: [&str; 10] = [
