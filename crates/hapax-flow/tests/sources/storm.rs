@@ -27,7 +27,7 @@ use super::messages::message;
 const MEMBERS: usize = 3;
 const KEYS: usize = 50;
 /// How long what nobody keeps stays with a member that is stopped or dead.
-pub(crate) const ACK_TIME: Duration = Duration::from_secs(2);
+pub(crate) const ACK_TIME: Duration = Duration::from_secs(1);
 /// After this a storm fails that does not end.
 const PATIENCE: Duration = Duration::from_secs(240);
 
@@ -154,7 +154,7 @@ where
     };
     runtime.block_on(async {
         if let Some(broker) = start().await {
-            storm(test, &postgres, broker).await;
+            storm_over(test, &postgres, broker).await;
         }
     });
 }
@@ -230,7 +230,7 @@ impl Members<'_> {
     /// A member that will end at some step, or, if `is_last`, at none.
     fn spawn(&mut self, is_last: bool) {
         let step = self.random.below(STEPS.len());
-        let after = self.random.below(4).to_string();
+        let after = self.random.below(10).to_string();
         let place = step.to_string();
         let mut envs: Vec<(&str, &str)> = self
             .envs
@@ -285,7 +285,7 @@ impl Members<'_> {
     }
 }
 
-async fn storm<B: Remote>(test: &str, postgres: &Postgres, mut broker: B) {
+async fn storm_over<B: Remote>(test: &str, postgres: &Postgres, mut broker: B) {
     let is_full = std::env::var("HAPAX_CAMPAIGN").is_ok_and(|size| size == "full");
     let count = if is_full { 20_000 } else { 1_000 };
     let url = tokio::task::block_in_place(|| postgres.database());
@@ -296,6 +296,7 @@ async fn storm<B: Remote>(test: &str, postgres: &Postgres, mut broker: B) {
         "storm: {count} messages, published {} times",
         published.len()
     );
+    let began = Instant::now();
     let mut envs = broker.envs();
     envs.push(("STORM_DATABASE", url));
     let mut members = Members {
@@ -330,7 +331,10 @@ async fn storm<B: Remote>(test: &str, postgres: &Postgres, mut broker: B) {
     let duplicates = finish(&mut members, &broker).await;
     let effects = effects(&session).await;
     let (deliveries, faults) = (published.len(), &members.faults);
-    println!("storm: {faults}; the last members absorbed {duplicates} duplicates");
+    println!(
+        "storm: {faults}; the last member absorbed {duplicates} duplicates; {:?}",
+        began.elapsed()
+    );
     assert!(
         faults.kills > 0 && faults.stops > 0 && faults.broker_kills > 0,
         "void: {faults}"
