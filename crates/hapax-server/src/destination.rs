@@ -64,9 +64,10 @@ fn nats(servers: &[String], relay: &Relay) -> Result<Nats, String> {
     let mut options = NatsOptions::new(servers);
     options.subject.clone_from(&relay.subject);
     options.events = events(relay)?;
-    options.root_certificates.extend(relay.ca_file.clone());
+    let to = &mut options.servers;
+    to.root_certificates.extend(relay.ca_file.clone());
     if let Some(file) = &relay.credentials_file {
-        options.credentials = NatsCredentials::File(file.clone());
+        to.credentials = NatsCredentials::File(file.clone());
     }
     Nats::new(options).map_err(|error| error.to_string())
 }

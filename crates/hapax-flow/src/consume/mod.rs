@@ -46,6 +46,7 @@ mod received;
 mod rules;
 mod run;
 mod source;
+mod sources;
 
 pub use hapax::inbox::Window;
 
@@ -55,3 +56,4 @@ pub use progress::{Counts, Progress};
 pub use received::Received;
 pub use rules::{Guarantee, Versions, WindowError};
 pub use source::{Delivery, Incoming, Retention, Source};
+pub use sources::*;

@@ -7,13 +7,13 @@ use std::time::Duration;
 use async_nats::client::RequestErrorKind;
 use async_nats::connection::State;
 use async_nats::{
-    Client, ConnectOptions, Event, HeaderMap, ReconnectToServer, Request, ServerAddr,
+    Client, ConnectOptions, Event, HeaderMap, ReconnectToServer, Request, ServerAddr, Subscriber,
 };
 use bytes::Bytes;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::options::{NatsCredentials, NatsOptions, Server};
+use super::servers::{NatsCredentials, NatsServers, Server};
 
 /// Nobody can listen on port 0.
 const NOWHERE: &str = "nats://127.0.0.1:0";
@@ -24,7 +24,7 @@ const NOWHERE: &str = "nats://127.0.0.1:0";
 /// server is back: perhaps hours later, when another relay is far ahead and the server no longer
 /// knows the messages as repeats. So it is only let reconnect to a place where nobody listens. Then
 /// it gives up and drops its queue, and every call that waits ends at once.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     client: Client,
     server: Server,
     complaint: Arc<std::sync::Mutex<Option<String>>>,
@@ -32,7 +32,7 @@ pub(super) struct Connection {
 }
 
 /// What came back for a message.
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// The stream has it.
     Stored { duplicate: bool },
     /// The stream does not take it.
@@ -49,14 +49,27 @@ pub(super) enum Answer {
     Lost,
 }
 
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(crate) enum Unanswered {
+    /// Nobody listens on its subject.
+    NoResponder,
+    /// It was not sent: the server would cut the connection.
+    TooLarge(String),
+    /// The connection was lost.
+    Lost,
+    /// Nothing within the time limit.
+    Missing,
+}
+
 /// What the API of JetStream says of a request that failed.
 #[derive(Debug, Deserialize)]
-pub(super) struct ApiError {
-    pub(super) code: u64,
+pub(crate) struct ApiError {
+    pub(crate) code: u64,
     #[serde(default)]
-    pub(super) err_code: u64,
+    pub(crate) err_code: u64,
     #[serde(default)]
-    pub(super) description: String,
+    pub(crate) description: String,
 }
 
 #[derive(Deserialize)]
@@ -74,15 +87,16 @@ impl Connection {
     /// # Errors
     ///
     /// What each of them said.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         servers: &[Server],
-        options: &NatsOptions,
+        options: &NatsServers,
+        name: &str,
     ) -> Result<Connection, String> {
         let mut reasons = Vec::new();
         // A server that is silent must leave time for the next one.
         let limit = options.timeout / u32::try_from(servers.len()).unwrap_or(u32::MAX);
         for server in servers {
-            match Connection::to(server, options, limit).await {
+            match Connection::to(server, options, name, limit).await {
                 Ok(connection) => return Ok(connection),
                 Err(reason) => reasons.push(format!("{server}: {reason}")),
             }
@@ -92,12 +106,14 @@ impl Connection {
 
     async fn to(
         server: &Server,
-        options: &NatsOptions,
+        options: &NatsServers,
+        name: &str,
         limit: Duration,
     ) -> Result<Connection, String> {
         let complaint = Arc::default();
         let settings = settings(server, options)
             .await?
+            .name(name)
             .connection_timeout(limit)
             .event_callback(keep_complaint(&complaint));
         let nowhere: ServerAddr = NOWHERE.parse().expect("a valid address");
@@ -113,33 +129,33 @@ impl Connection {
         })
     }
 
-    pub(super) fn server(&self) -> &Server {
+    pub(crate) fn server(&self) -> &Server {
         &self.server
     }
 
     /// The most bytes that a message may have, with its headers.
-    pub(super) fn payload_bytes_max(&self) -> usize {
+    pub(crate) fn payload_bytes_max(&self) -> usize {
         self.client.max_payload()
     }
 
-    pub(super) fn is_usable(&self) -> bool {
+    pub(crate) fn is_usable(&self) -> bool {
         !self.is_given_up.load(Ordering::Relaxed)
             && self.client.connection_state() == State::Connected
     }
 
     /// Calls that begin from now on use another connection.
-    pub(super) fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         self.is_given_up.store(true, Ordering::Relaxed);
     }
 
     /// The last error that the server told of no message in particular, such as a lack of
     /// permissions.
-    pub(super) fn complaint(&self) -> Option<String> {
+    pub(crate) fn complaint(&self) -> Option<String> {
         lock(&self.complaint).clone()
     }
 
     /// Publishes a message and waits for its answer.
-    pub(super) async fn publish(
+    pub(crate) async fn publish(
         &self,
         subject: String,
         headers: HeaderMap,
@@ -147,14 +163,30 @@ impl Connection {
         limit: Duration,
     ) -> Answer {
         let request = Request::new().headers(headers).payload(payload);
+        match self.request(subject, request, limit).await {
+            Ok(payload) => read(&payload),
+            Err(Unanswered::NoResponder) => Answer::NoStream,
+            Err(Unanswered::TooLarge(reason)) => Answer::TooLarge(reason),
+            Err(Unanswered::Lost) => Answer::Lost,
+            Err(Unanswered::Missing) => Answer::Missing,
+        }
+    }
+
+    /// Sends a request and waits for the payload of its answer.
+    async fn request(
+        &self,
+        subject: String,
+        request: Request,
+        limit: Duration,
+    ) -> Result<Bytes, Unanswered> {
         match timeout(limit, self.client.send_request(subject, request)).await {
-            Ok(Ok(message)) => read(&message.payload),
-            Ok(Err(error)) => match error.kind() {
-                RequestErrorKind::NoResponders => Answer::NoStream,
-                RequestErrorKind::MaxPayloadExceeded => Answer::TooLarge(error.to_string()),
-                _ => Answer::Lost,
-            },
-            Err(_) => Answer::Missing,
+            Ok(Ok(message)) => Ok(message.payload),
+            Ok(Err(error)) => Err(match error.kind() {
+                RequestErrorKind::NoResponders => Unanswered::NoResponder,
+                RequestErrorKind::MaxPayloadExceeded => Unanswered::TooLarge(error.to_string()),
+                _ => Unanswered::Lost,
+            }),
+            Err(_) => Err(Unanswered::Missing),
         }
     }
 
@@ -163,18 +195,68 @@ impl Connection {
     /// # Errors
     ///
     /// Why there is no answer.
-    pub(super) async fn ask(&self, question: &str, limit: Duration) -> Result<Bytes, String> {
-        let request = self
-            .client
-            .request(format!("$JS.API.{question}"), Bytes::new());
-        match timeout(limit, request).await {
-            Ok(Ok(message)) => Ok(message.payload),
-            Ok(Err(error)) if error.kind() == RequestErrorKind::NoResponders => {
-                Err("JetStream is switched off: write `jetstream {}` into its configuration".into())
+    pub(crate) async fn ask(
+        &self,
+        question: &str,
+        payload: Vec<u8>,
+        limit: Duration,
+    ) -> Result<Bytes, String> {
+        let request = Request::new().payload(payload.into());
+        let asked = self.request(format!("$JS.API.{question}"), request, limit);
+        asked.await.map_err(|unanswered| match unanswered {
+            Unanswered::NoResponder => {
+                "JetStream is switched off: write `jetstream {}` into its configuration".into()
             }
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no answer within {limit:?}")),
+            Unanswered::TooLarge(reason) => reason,
+            Unanswered::Lost => "the connection was lost".to_owned(),
+            Unanswered::Missing => format!("no answer within {limit:?}"),
+        })
+    }
+
+    /// Says something to somebody who answers when it has been heard.
+    pub(crate) async fn say_and_hear(
+        &self,
+        subject: &str,
+        word: &'static str,
+        limit: Duration,
+    ) -> Result<(), Unanswered> {
+        let request = Request::new().payload(word.into());
+        let heard = self.request(subject.to_owned(), request, limit).await;
+        heard.map(drop)
+    }
+
+    /// Sends a message for which no answer is waited here.
+    pub(crate) async fn send(
+        &self,
+        subject: &str,
+        reply: Option<String>,
+        payload: Bytes,
+    ) -> Result<(), Unanswered> {
+        let subject = subject.to_owned();
+        let sent = match reply {
+            Some(reply) => {
+                let sending = self.client.publish_with_reply(subject, reply, payload);
+                sending.await
+            }
+            None => self.client.publish(subject, payload).await,
+        };
+        sent.map_err(|_| Unanswered::Lost)
+    }
+
+    /// Returns when the system has everything that was sent.
+    pub(crate) async fn flush(&self, limit: Duration) -> Result<(), Unanswered> {
+        match timeout(limit, self.client.flush()).await {
+            Ok(flushed) => flushed.map_err(|_| Unanswered::Lost),
+            Err(_) => Err(Unanswered::Missing),
         }
+    }
+
+    /// A prefix of subjects that nobody else has, and what is sent to them.
+    pub(crate) async fn inbox(&self) -> Result<(String, Subscriber), String> {
+        let prefix = self.client.new_inbox();
+        let subscribed = self.client.subscribe(format!("{prefix}.*")).await;
+        let subscriber = subscribed.map_err(|error| error.to_string())?;
+        Ok((prefix, subscriber))
     }
 }
 
@@ -191,9 +273,8 @@ fn read(payload: &[u8]) -> Answer {
     }
 }
 
-async fn settings(server: &Server, options: &NatsOptions) -> Result<ConnectOptions, String> {
+async fn settings(server: &Server, options: &NatsServers) -> Result<ConnectOptions, String> {
     let mut settings = ConnectOptions::new()
-        .name("hapax relay")
         .request_timeout(None)
         // A server that has been silent for three of these is cut off.
         .ping_interval(options.timeout / 2);

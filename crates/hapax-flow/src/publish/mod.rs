@@ -11,8 +11,9 @@ pub mod webhook;
 
 use std::pin::Pin;
 
+pub use crate::nats::{NatsCredentials, NatsError, NatsServers};
 pub use hapax_core::flow::{Envelope, Outage, Verdict};
-pub use nats::{Nats, NatsCredentials, NatsError, NatsOptions};
+pub use nats::{Nats, NatsOptions};
 pub use null::Null;
 pub use stdout::Stdout;
 pub use webhook::Webhook;

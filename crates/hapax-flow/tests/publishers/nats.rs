@@ -47,7 +47,7 @@ impl Stream {
 
     fn options(&self) -> NatsOptions {
         let mut options = NatsOptions::new([self.0.url()]);
-        options.timeout = LIMIT;
+        options.servers.timeout = LIMIT;
         options
     }
 
@@ -235,7 +235,7 @@ async fn a_message_that_alone_gets_no_answer_is_unclear() {
     let Some(stream) = with_stream(LARGE, silent).await else {
         return;
     };
-    let publisher = stream.with(|options| options.timeout = Duration::from_millis(300));
+    let publisher = stream.with(|options| options.servers.timeout = Duration::from_millis(300));
     let sent = batch("orders", 0, 2, 1);
     let verdicts = publisher.publish(&sent).await.unwrap();
     assert!(matches!(verdicts[0], Verdict::Unclear(_)), "{verdicts:?}");
@@ -304,7 +304,7 @@ async fn a_server_that_is_down_does_not_keep_the_relay_from_the_next_one() {
     let nobody = hapax_testkit::servers::Port::free();
     let publisher = stream.with(|options| {
         let down = format!("nats://{}", nobody.address());
-        options.servers = vec![down, silent.url(), stream.0.url()];
+        options.servers.urls = vec![down, silent.url(), stream.0.url()];
     });
     let sent = batch("orders", 0, 10, 10);
     let verdicts = publisher.publish(&sent).await.unwrap();
@@ -355,7 +355,7 @@ async fn a_stream_that_acknowledges_nothing_fails_the_check() {
 async fn a_check_without_a_server_may_pass_later() {
     let nobody = hapax_testkit::servers::Port::free();
     let mut options = NatsOptions::new([format!("nats://u:secret@{}", nobody.address())]);
-    options.timeout = LIMIT;
+    options.servers.timeout = LIMIT;
     let error = Nats::new(options).unwrap().check().await.unwrap_err();
     assert!(matches!(error, NatsError::Unavailable(_)));
     assert!(!error.to_string().contains("secret"), "{error}");
@@ -365,8 +365,8 @@ async fn a_check_without_a_server_may_pass_later() {
 async fn published_as(settings: &str, url: &str, credentials: NatsCredentials) -> Option<bool> {
     let server = Server::start(&format!("{LARGE}\n{settings}"))?;
     let mut options = NatsOptions::new([url.replace("HOST", &server.address().to_string())]);
-    options.credentials = credentials;
-    options.timeout = LIMIT;
+    options.servers.credentials = credentials;
+    options.servers.timeout = LIMIT;
     let sent = [message("orders", 0, None)];
     // Nobody has made a stream: whoever is let in learns that.
     let outage = Nats::new(options)
@@ -457,7 +457,7 @@ async fn a_lack_of_permissions_is_told() {
         return;
     };
     let mut options = NatsOptions::new([format!("nats://u:p@{}", server.address())]);
-    options.timeout = Duration::from_millis(300);
+    options.servers.timeout = Duration::from_millis(300);
     let sent = [message("orders", 0, None)];
     let verdicts = Nats::new(options).unwrap().publish(&sent).await.unwrap();
     assert!(
@@ -480,8 +480,8 @@ async fn tls_is_spoken_with_those_whom_the_relay_trusts() {
     Authority::default().write(&other);
     for (root, is_trusted) in [(trusted, true), (other, false)] {
         let mut options = NatsOptions::new([format!("tls://{}", server.address())]);
-        options.timeout = LIMIT;
-        options.root_certificates = vec![root];
+        options.servers.timeout = LIMIT;
+        options.servers.root_certificates = vec![root];
         let sent = [message("orders", 0, None)];
         let outage = Nats::new(options)
             .unwrap()

@@ -40,5 +40,6 @@ macro_rules! suite {
 mod broker;
 #[path = "../publishers/messages.rs"]
 mod messages;
+mod nats;
 mod storm;
 mod suite;

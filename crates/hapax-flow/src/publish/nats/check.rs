@@ -3,9 +3,9 @@
 use hapax_core::flow::limits;
 use serde::Deserialize;
 
-use super::connection::{ApiError, Connection};
-use super::options::{NatsError, NatsOptions};
+use super::options::NatsOptions;
 use super::subject::{Template, overlap};
+use crate::nats::{ApiError, Connection, NatsError, is_name};
 
 /// More than the names that we add to the headers of a message.
 const HEADER_BYTES_OWN: usize = 4 * 1024;
@@ -40,12 +40,12 @@ pub(super) async fn check(
         name: name.clone(),
         reason,
     };
-    if name.is_empty() || name.contains([' ', '.', '*', '>', '/', '\\']) {
+    if !is_name(name) {
         return Err(failed("this cannot be the name of a stream".to_owned()));
     }
     let question = format!("STREAM.INFO.{name}");
     let answer = connection
-        .ask(&question, options.timeout)
+        .ask(&question, Vec::new(), options.servers.timeout)
         .await
         .map_err(|reason| NatsError::Unavailable(format!("{}: {reason}", connection.server())))?;
     let pattern = template.pattern();

@@ -14,7 +14,6 @@
 //! ```
 
 mod check;
-mod connection;
 mod options;
 mod subject;
 
@@ -29,12 +28,11 @@ use futures_util::{StreamExt, stream};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use self::connection::{Answer, ApiError, Connection};
-use self::options::Server;
-pub use self::options::{NatsCredentials, NatsError, NatsOptions};
+pub use self::options::NatsOptions;
 use self::subject::Template;
 use super::cloud_events::CloudEvents;
 use super::{Envelope, Outage, Publisher, Reply, Verdict};
+use crate::nats::{Answer, ApiError, Connection, NatsError, Server};
 
 /// The header with the key of a message.
 const KEY_HEADER: &str = "Hapax-Key";
@@ -71,7 +69,7 @@ impl Nats {
     /// [`NatsError::Server`] and [`NatsError::Subject`].
     pub fn new(options: NatsOptions) -> Result<Nats, NatsError> {
         Ok(Nats {
-            servers: options.servers()?,
+            servers: options.servers.parse()?,
             template: options.template()?,
             connection: Mutex::new(None),
             options,
@@ -99,10 +97,11 @@ impl Nats {
                 return Ok(connection.clone());
             }
             *place = None;
-            let connection = Connection::open(&self.servers, &self.options).await?;
+            let connection =
+                Connection::open(&self.servers, &self.options.servers, "hapax relay").await?;
             Ok(place.insert(Arc::new(connection)).clone())
         };
-        let limit = self.options.timeout;
+        let limit = self.options.servers.timeout;
         timeout(limit, connected)
             .await
             .unwrap_or_else(|_| Err(format!("no connection within {limit:?}")))
@@ -202,7 +201,7 @@ impl Sending<'_> {
             Ok(ready) => ready,
             Err(reason) => return Ok(Verdict::Refused(reason)),
         };
-        let limit = self.nats.options.timeout;
+        let limit = self.nats.options.servers.timeout;
         let answer = self
             .connection
             .publish(subject.clone(), headers, payload, limit)
@@ -234,12 +233,12 @@ impl Sending<'_> {
 
     /// Whether JetStream answers anything: if so, the missing answer concerns one message.
     async fn is_alive(&self) -> bool {
-        let limit = self.nats.options.timeout.min(PROBE_LIMIT_MAX);
-        self.connection.ask("INFO", limit).await.is_ok()
+        let limit = self.nats.options.servers.timeout.min(PROBE_LIMIT_MAX);
+        self.connection.ask("INFO", Vec::new(), limit).await.is_ok()
     }
 
     fn unclear(&self, subject: &str) -> Verdict {
-        let limit = self.nats.options.timeout;
+        let limit = self.nats.options.servers.timeout;
         let complaint = self.connection.complaint();
         let complaint = complaint.map_or_else(String::new, |text| format!("; it says: {text}"));
         Verdict::Unclear(format!(

@@ -1,6 +1,6 @@
 //! Which subject a message goes to.
 
-use super::NatsError;
+use crate::nats::NatsError;
 use crate::publish::template;
 
 /// The subject of every message: text with `{topic}` in it, or one fixed subject.
