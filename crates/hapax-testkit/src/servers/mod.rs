@@ -15,7 +15,7 @@
 //!
 //! [`Postgres`] has standbys to fail over to. [`Redis`], or Valkey, is one server; with replicas
 //! and sentinels it is a [`RedisSentinel`], and with its keys on many nodes a [`RedisCluster`].
-//! [`Nats`] is a server with JetStream.
+//! [`Nats`] is a server with JetStream, and [`Kafka`] one of Apache Kafka.
 //! [`PgBouncer`], [`HaProxy`] and [`FaultProxy`] stand in front of a server, and [`faketime`] gives
 //! one another clock.
 
@@ -23,6 +23,7 @@ mod directory;
 mod faketime;
 mod faults;
 mod haproxy;
+mod kafka;
 mod nats;
 mod pgbouncer;
 mod port;
@@ -36,6 +37,7 @@ mod template;
 pub use faketime::{faketime, faketime_file};
 pub use faults::FaultProxy;
 pub use haproxy::HaProxy;
+pub use kafka::Kafka;
 pub use nats::Nats;
 pub use pgbouncer::PgBouncer;
 pub use port::Port;
