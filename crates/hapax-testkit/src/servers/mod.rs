@@ -15,7 +15,8 @@
 //!
 //! [`Postgres`] has standbys to fail over to. [`Redis`], or Valkey, is one server; with replicas
 //! and sentinels it is a [`RedisSentinel`], and with its keys on many nodes a [`RedisCluster`].
-//! [`Nats`] is a server with JetStream, and [`Kafka`] one of Apache Kafka.
+//! [`Nats`] is a server with JetStream, [`Kafka`] one of Apache Kafka, and [`RabbitMq`] one of
+//! RabbitMQ.
 //! [`PgBouncer`], [`HaProxy`] and [`FaultProxy`] stand in front of a server, and [`faketime`] gives
 //! one another clock.
 
@@ -30,6 +31,7 @@ mod port;
 mod postgres;
 mod process;
 mod programs;
+mod rabbitmq;
 mod redis;
 mod standby;
 mod template;
@@ -42,6 +44,7 @@ pub use nats::Nats;
 pub use pgbouncer::PgBouncer;
 pub use port::Port;
 pub use postgres::Postgres;
+pub use rabbitmq::RabbitMq;
 pub use redis::{Redis, RedisCluster, RedisProgram, RedisSentinel};
 
 /// Prints that a test was skipped, and why.
