@@ -1,5 +1,5 @@
-//! The snippets of the README and the docs: each is compiled here, and a test compares it word for
-//! word with the page.
+//! The snippets of the README and the docs: each is compiled here, or in hapax-flow if it uses that,
+//! and a test compares it word for word with the page.
 
 #![allow(
     dead_code,
@@ -206,8 +206,9 @@ fn lines(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_rust_snippet_of_the_docs_is_compiled_here() {
-    let compiled = lines(include_str!("snippets.rs"));
+fn every_rust_snippet_of_the_docs_is_compiled() {
+    let mut compiled = lines(include_str!("snippets.rs"));
+    compiled.extend(lines(include_str!("../../hapax-flow/tests/snippets.rs")));
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let mut pages = vec![format!("{root}/README.md")];
     let docs = std::fs::read_dir(format!("{root}/docs")).unwrap();
