@@ -10,7 +10,7 @@ use hapax_flow::publish::cloud_events::CloudEvents;
 use hapax_flow::publish::webhook::{self, Endpoint, Secret};
 use hapax_flow::publish::{Nats, NatsCredentials, NatsOptions, Null, Publisher, Stdout, Webhook};
 
-use crate::config::Relay;
+use crate::config::{OnUnknown, Relay};
 
 /// Every form of a destination, for messages.
 const FORMS: &str = "nats://HOST:PORT, tls://HOST:PORT for NATS with TLS, https://HOST/PATH for webhooks, stdout: or null:";
@@ -51,8 +51,35 @@ impl Destination {
             Destination::Stdout => Arc::new(Stdout::new()),
             Destination::Null => Arc::new(Null),
             Destination::Nats(servers) => Arc::new(nats(servers, relay)?),
-            Destination::Webhook(url) => Arc::new(webhook(url, relay)?),
+            Destination::Webhook(url) => {
+                let endpoint = Endpoint {
+                    allow_networks: relay.allow_networks.clone(),
+                    ca_file: relay.ca_file.clone(),
+                    ..Endpoint::new(url)
+                };
+                Arc::new(webhook(endpoint, &relay.secret_files, events(relay)?)?)
+            }
         })
+    }
+}
+
+impl OnUnknown {
+    /// What sends requests to the receiver.
+    ///
+    /// # Errors
+    ///
+    /// As [`Destination::open`].
+    pub(crate) fn open(&self) -> Result<Arc<dyn Publisher>, String> {
+        let Destination::Webhook(url) = &self.url else {
+            return Err(format!("{} is no webhook", self.url));
+        };
+        let endpoint = Endpoint {
+            allow_networks: self.allow_networks.clone(),
+            ca_file: self.ca_file.clone(),
+            ..Endpoint::new(url)
+        };
+        let webhook = webhook(endpoint, &self.secret_files, CloudEvents::default())?;
+        Ok(Arc::new(webhook))
     }
 }
 
@@ -72,19 +99,18 @@ fn nats(servers: &[String], relay: &Relay) -> Result<Nats, String> {
     Nats::new(options).map_err(|error| error.to_string())
 }
 
-fn webhook(url: &str, relay: &Relay) -> Result<Webhook, String> {
-    let endpoint = Endpoint {
-        allow_networks: relay.allow_networks.clone(),
-        ca_file: relay.ca_file.clone(),
-        ..Endpoint::new(url)
+/// A webhook that is signed with the secrets in these files.
+fn webhook(
+    endpoint: Endpoint,
+    secret_files: &[String],
+    events: CloudEvents,
+) -> Result<Webhook, String> {
+    let secrets = secret_files.iter().map(|path| secret(Path::new(path)));
+    let options = webhook::Options {
+        secrets: secrets.collect::<Result<_, _>>()?,
+        events,
+        ..webhook::Options::new(endpoint)
     };
-    let mut options = webhook::Options::new(endpoint);
-    options.events = events(relay)?;
-    let secrets = relay
-        .secret_files
-        .iter()
-        .map(|path| secret(Path::new(path)));
-    options.secrets = secrets.collect::<Result<_, _>>()?;
     Webhook::new(options).map_err(|error| error.to_string())
 }
 

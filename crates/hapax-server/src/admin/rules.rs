@@ -68,6 +68,11 @@ impl Rules {
         }
     }
 
+    /// Whether a lost attempt is of this gateway, and waits for a person.
+    pub(crate) fn is_ours_to_settle(&self, head: &Head) -> bool {
+        head.scope.namespace == self.namespace && self.waits_for_a_person(head)
+    }
+
     /// The policy of the current route: routes may have changed since the record was made.
     fn policy(&self, scope: &Scope) -> Option<&Policy> {
         route_of(&self.routes, scope).map(|route| &route.policy)

@@ -31,7 +31,9 @@ pub(crate) use route::unguarded_siblings;
 pub use route::{Choice, PathAmbiguous, Pattern, Route, choose, route_of};
 pub use secret::Secret;
 pub(crate) use settings::give_up;
-pub use settings::{Config, Drain, ForwardAuth, Jwt, Limits, Relay, Timeouts, Tls, Upstream};
+pub use settings::{
+    Config, Drain, ForwardAuth, Jwt, Limits, OnUnknown, Relay, Timeouts, Tls, Upstream,
+};
 pub use text::{admin_address, listen_address, upstream_url};
 pub use url::ServiceUrl;
 

@@ -29,7 +29,12 @@ pub async fn mistakes(config: &Config) -> Vec<String> {
         let mistake = relay.to.open(relay).err()?;
         Some(format!("relay.{}: {mistake}", relay.reader))
     });
-    let others = [tls, proxy, principals(config).await];
+    let on_unknown = config
+        .on_unknown
+        .as_ref()
+        .and_then(|on_unknown| on_unknown.open().err());
+    let on_unknown = on_unknown.map(|mistake| format!("on_unknown: {mistake}"));
+    let others = [tls, proxy, on_unknown, principals(config).await];
     admin
         .into_iter()
         .chain(store)

@@ -10,6 +10,7 @@ mod body;
 mod check;
 mod forward;
 mod listen;
+mod on_unknown;
 mod principal;
 mod probe;
 mod reload;
@@ -35,6 +36,7 @@ use tokio_util::task::TaskTracker;
 
 pub use self::check::mistakes;
 use self::listen::Listener;
+use self::on_unknown::{Hints, OnUnknown, Telling};
 pub use self::reload::{Change, ReloadError, Reloader, Reread};
 use self::runtime::{Live, Runtime};
 use self::upstream::Tunnels;
@@ -74,6 +76,8 @@ pub struct Gateway {
     connections: TaskTracker,
     /// Publish messages, if the configuration says so.
     relays: Option<Relays>,
+    /// Tells of unknown outcomes, if the configuration says so.
+    telling: Option<Telling>,
 }
 
 /// Optional parts of a gateway.
@@ -167,8 +171,20 @@ impl Gateway {
             .await
             .map_err(|error| store_error(&config, &error))?
             .operation_ids();
+        let observer = options.observer.unwrap_or_else(|| Arc::new(()));
+        let (observer, hints) = match &config.on_unknown {
+            Some(on_unknown) => {
+                let (observer, hints) = Hints::new(observer);
+                let receiver = on_unknown.open().map_err(StartError::Setting)?;
+                (
+                    Arc::new(observer) as Arc<dyn Observer>,
+                    Some((receiver, hints)),
+                )
+            }
+            None => (observer, None),
+        };
         let mut builder = Hapax::builder(Timed::new(store, &metrics))
-            .observer(metrics.observer(options.observer.unwrap_or_else(|| Arc::new(()))))
+            .observer(metrics.observer(observer))
             .limits(Limits {
                 attempts_in_flight_max: config.limits.attempts_in_flight_max,
                 velocity_entries_max: config.limits.velocity_entries_max,
@@ -210,6 +226,17 @@ impl Gateway {
             operation_ids,
             admin::Rules::new(&live.load().config),
         );
+        let telling = hints.map(|(receiver, hints)| {
+            let rules = operators.rules.clone();
+            let on_unknown = OnUnknown {
+                receiver,
+                hapax: runtime.hapax.clone(),
+                metrics: runtime.metrics.clone(),
+                operation_ids,
+                is_meant: Box::new(move |head| rules.load().is_ours_to_settle(head)),
+            };
+            on_unknown.start(hints)
+        });
         ready.fails_open(live.load().config.fails_open());
         let reloader = Reloader::new(
             live.clone(),
@@ -249,6 +276,7 @@ impl Gateway {
             closing,
             connections,
             relays,
+            telling,
         })
     }
 
@@ -309,6 +337,9 @@ impl Gateway {
                 connections = self.connections.len(),
                 "connections were cut off that had not ended by the deadline"
             );
+        }
+        if let Some(telling) = self.telling {
+            telling.end().await;
         }
         // Last, so that what the last attempts emitted is published too.
         if let Some(relays) = &self.relays

@@ -48,6 +48,7 @@ struct Inner {
     upstream_connects: Counter,
     upstream_connect_failures: Counter,
     upstream_surplus: Counter,
+    on_unknown: Family<Label, Counter>,
     draining: Gauge,
     registry: Mutex<Registry>,
 }
@@ -64,6 +65,9 @@ pub(super) type Seconds = Gauge<f64, AtomicU64>;
 
 /// Why the gateway closes a connection early.
 const REFUSED: [&str; 3] = ["too_many", "silent", "handshake"];
+
+/// What becomes of a request about an unknown outcome.
+const TOLD: [&str; 3] = ["sent", "failed", "dropped"];
 
 /// The kinds of fields that may identify a caller and that no principal source reads.
 const IDENTITY_FIELDS: [&str; 4] = ["authorization", "cookie", "query", "other"];
@@ -178,6 +182,14 @@ impl Metrics {
                 "upstream_surplus",
                 "Connections on which the upstream sent bytes that nobody had asked for",
             ),
+            on_unknown: {
+                let help = "Requests that told of unknown outcomes, by what became of them: sent, failed (it is tried again), dropped (the receiver refuses it)";
+                let told: Family<Label, Counter> = registered(to, "on_unknown", help);
+                for result in TOLD {
+                    drop(told.get_or_create(&[("result", result)]));
+                }
+                told
+            },
             draining: registered(to, "draining", "1 once this node has begun to shut down"),
             registry: Mutex::new(registry),
         }))
@@ -282,6 +294,11 @@ impl Metrics {
             .jwt_keys_read
             .get_or_create(&[("result", result)])
             .inc();
+    }
+
+    /// Counts a request that told of an unknown outcome: `sent`, `failed` or `dropped`.
+    pub(crate) fn told_of_unknown(&self, result: &'static str) {
+        self.0.on_unknown.get_or_create(&[("result", result)]).inc();
     }
 
     /// Records that this node has begun to shut down.

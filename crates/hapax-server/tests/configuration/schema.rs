@@ -135,6 +135,9 @@ fn beside(section: &str, name: &str) -> &'static str {
             "principal_field = \"x-auth-user\"\n"
         }
         ("defaults" | "routes", "probe") => "mode = \"probe\"\n",
+        ("on_unknown", "url") => "secret_files = [\"/a\"]\n",
+        ("on_unknown", "secret_files") => "url = \"https://a/b\"\n",
+        ("on_unknown", _) => "url = \"https://a/b\"\nsecret_files = [\"/a\"]\n",
         ("relay.orders", name) if name != "to" => "to = \"stdout:\"\n",
         ("routes", name) if name != "path" => "path = \"/a\"\n",
         _ => "",

@@ -12,4 +12,5 @@ mod program;
 mod rules;
 mod service;
 mod shadow;
+mod unknown;
 mod world;

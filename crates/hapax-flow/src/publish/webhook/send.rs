@@ -81,6 +81,19 @@ impl Endpoint {
             ca_file: None,
         }
     }
+
+    /// Checks the URL, without reading any file.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`] if nothing could ever be sent there.
+    pub fn check(&self) -> Result<(), EndpointError> {
+        let target = Target::new(self)?;
+        match target.is_tls {
+            true => target.name().map(drop),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Without the URL, which may have a secret in it.

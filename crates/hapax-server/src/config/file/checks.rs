@@ -5,7 +5,7 @@ use hapax_contract::NAMESPACE;
 use super::Overrides;
 use super::section::Section;
 use crate::config::settings::Settings;
-use crate::config::{Config, Limits, Route, Timeouts, Tls, Upstream, text};
+use crate::config::{Config, Limits, OnUnknown, Route, Timeouts, Tls, Upstream, text};
 
 pub(crate) fn namespace(text: &str) -> Result<String, String> {
     match text {
@@ -117,6 +117,20 @@ pub(super) fn tls(section: &Section<'_>) -> Option<Tls> {
         }
     }
     section.is_present().then(|| Tls::read(Some(section)))
+}
+
+pub(super) fn on_unknown(section: &Section<'_>) -> Option<OnUnknown> {
+    let lacks = |name: &str, write: &str| {
+        if section.is_present() && !section.has(name) {
+            section.mistake(&[], format!("[on_unknown] lacks `{name}`: write {write}"));
+        }
+    };
+    lacks("url", "url = \"https://ops.internal/hooks/hapax\"");
+    lacks(
+        "secret_files",
+        "secret_files = [\"/etc/hapax/webhook.secret\"], so that the receiver knows whom a request is from",
+    );
+    section.is_present().then(|| OnUnknown::read(Some(section)))
 }
 
 pub(super) fn timeouts(section: &Section<'_>) -> Timeouts {

@@ -38,8 +38,8 @@ pub use self::report::{Counts, ReportSection, ReportSetting};
 use self::section::{Context, Section};
 use self::value::parsed;
 use super::settings::{
-    DEFAULTS, DRAIN, FORWARD_AUTH, JWT, LIMITS, ROUTES, Settings, TIMEOUTS, TLS, TOP, Table,
-    UPSTREAM,
+    DEFAULTS, DRAIN, FORWARD_AUTH, JWT, LIMITS, ON_UNKNOWN, ROUTES, Settings, TIMEOUTS, TLS, TOP,
+    Table, UPSTREAM,
 };
 use super::{Config, Drain, PrincipalSource, PrincipalSources, Relay, Route, StoreUrl};
 
@@ -249,6 +249,7 @@ fn config<'a>(
     config.tls = checks::tls(&section(&TLS));
     config.limits = checks::limits(&limits);
     config.drain = Drain::read(Some(&section(&DRAIN)));
+    config.on_unknown = checks::on_unknown(&section(&ON_UNKNOWN));
     addresses::apart(&top, &config, overrides);
     if is_store_known {
         checks::store(&top, &config, overrides);

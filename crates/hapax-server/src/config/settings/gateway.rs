@@ -9,7 +9,7 @@ use super::declare::{
     choice, count, directory, file, list, new_file, settings, shown_text, size, text, texts,
     timeout, token, up_to_a_day, value,
 };
-use super::{ForwardAuth, Jwt, Kind, Relay, Settings};
+use super::{ForwardAuth, Jwt, Kind, OnUnknown, Relay, Settings};
 use crate::config::file::value::{networks, parse_texts};
 use crate::config::file::{checks, principals};
 use crate::config::text::{admin_address, listen_address, upstream_url};
@@ -126,6 +126,8 @@ settings! {
         limits: Limits,
         /// How to stop.
         drain: Drain,
+        /// Who is told of unknown outcomes.
+        on_unknown: Option<OnUnknown>,
         /// What each route promises: the first that matches counts. After the last stands,
         /// unwritten, one for every path.
         routes: Vec<Route>,

@@ -3,7 +3,7 @@
 //! These declarations are the source of the reader of files and variables, the bounds, the
 //! defaults, the comparison of a reload, the JSON Schema, `hapax config print` and the tables of
 //! `docs/configuration.md`. `gateway.rs` has the settings of the gateway itself, `principals.rs`
-//! those that identify callers, `policy.rs` those of a route, `relay.rs` those of a relay; `declare.rs` has the macro and the
+//! those that identify callers, `on_unknown.rs` those of the webhook about unknown outcomes, `policy.rs` those of a route, `relay.rs` those of a relay; `declare.rs` has the macro and the
 //! kinds of values, and `suggest.rs` finds the name that was meant by a misspelled one.
 //!
 //! # How to add a setting
@@ -34,6 +34,7 @@
 
 mod declare;
 mod gateway;
+mod on_unknown;
 mod policy;
 mod principals;
 mod relay;
@@ -43,6 +44,7 @@ use std::time::Duration;
 
 pub(crate) use self::declare::{Settings, Shown, Spec};
 pub use self::gateway::{Config, Drain, Limits, Timeouts, Tls, Upstream};
+pub use self::on_unknown::OnUnknown;
 pub(crate) use self::policy::{POLICY, ROUTE, VELOCITY};
 pub use self::principals::{ForwardAuth, Jwt};
 pub use self::relay::Relay;
@@ -63,7 +65,7 @@ pub(crate) struct Table {
 }
 
 /// All sections, in the order in which they are shown.
-pub(crate) const TABLES: [&Table; 11] = [
+pub(crate) const TABLES: [&Table; 12] = [
     &TOP,
     &JWT,
     &FORWARD_AUTH,
@@ -72,6 +74,7 @@ pub(crate) const TABLES: [&Table; 11] = [
     &TIMEOUTS,
     &LIMITS,
     &DRAIN,
+    &ON_UNKNOWN,
     &DEFAULTS,
     &ROUTES,
     &RELAY,
@@ -92,6 +95,7 @@ pub(crate) static TOP: Table = table(
             inner(Kind::Section(&TIMEOUTS)),
             inner(Kind::Section(&LIMITS)),
             inner(Kind::Section(&DRAIN)),
+            inner(Kind::Section(&ON_UNKNOWN)),
             inner(Kind::Section(&DEFAULTS)),
             inner(Kind::Sections(&ROUTES)),
             Setting {
@@ -155,6 +159,14 @@ pub(crate) static DRAIN: Table = table(
     "What SIGTERM or SIGINT begins. A second one ends the program at once, with exit code \
      130.",
     &[Drain::SETTINGS],
+);
+
+pub(crate) static ON_UNKNOWN: Table = table(
+    "on_unknown",
+    "[on_unknown]",
+    "With this section a URL is told of each record whose outcome is unknown and waits for a \
+     person, by a signed request: see [operations.md](operations.md#being-told-of-unknown-outcomes).",
+    &[OnUnknown::SETTINGS],
 );
 
 pub(crate) static DEFAULTS: Table = table(

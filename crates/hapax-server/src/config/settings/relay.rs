@@ -114,7 +114,7 @@ fn mode_word(mode: Mode) -> &'static str {
     }
 }
 
-fn whole_path(text: &str) -> Result<String, String> {
+pub(super) fn whole_path(text: &str) -> Result<String, String> {
     match text.starts_with('/') {
         true => Ok(text.to_owned()),
         false => Err(format!("`{text}` is not a whole path: begin it with /")),
@@ -123,7 +123,7 @@ fn whole_path(text: &str) -> Result<String, String> {
 
 /// A destination with what is secret in it.
 #[expect(clippy::unnecessary_wraps, reason = "a declaration wants this type")]
-fn compared(to: &Destination) -> Option<String> {
+pub(super) fn compared(to: &Destination) -> Option<String> {
     Some(match to {
         Destination::Nats(servers) => servers.join(","),
         Destination::Webhook(url) => url.clone(),

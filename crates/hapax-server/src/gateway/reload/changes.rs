@@ -92,6 +92,11 @@ fn values(config: &Config) -> Vec<Value> {
     add("timeouts.", config.timeouts.values());
     add("limits.", config.limits.values());
     add("drain.", config.drain.values());
+    let on_unknown = config.on_unknown.as_ref();
+    add(
+        "on_unknown.",
+        on_unknown.map_or(Vec::new(), Settings::values),
+    );
     let readers = config.relays.iter().map(|relay| &*relay.reader).collect();
     add("", vec![plain("relay", join(readers))]);
     for relay in &config.relays {
@@ -124,7 +129,7 @@ fn values(config: &Config) -> Vec<Value> {
 mod tests {
     use super::*;
     use crate::config::settings::{TABLES, Table};
-    use crate::config::{ForwardAuth, Jwt, Tls};
+    use crate::config::{ForwardAuth, Jwt, OnUnknown, Tls};
 
     #[test]
     fn every_setting_is_compared() {
@@ -132,6 +137,7 @@ mod tests {
             jwt: Some(Jwt::read(None)),
             forward_auth: Some(ForwardAuth::read(None)),
             tls: Some(Tls::read(None)),
+            on_unknown: Some(OnUnknown::read(None)),
             ..Config::default()
         };
         let names: Vec<String> = values(&config)
