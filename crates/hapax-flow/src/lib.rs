@@ -7,4 +7,5 @@ pub mod consume;
 mod nats;
 pub mod outbox;
 pub mod publish;
+mod redis;
 pub mod relay;

@@ -5,13 +5,16 @@
 pub mod cloud_events;
 mod nats;
 mod null;
+mod redis;
 mod stdout;
 mod template;
 pub mod webhook;
 
 use std::pin::Pin;
 
+pub use self::redis::{RedisOptions, RedisStreams, RedisTrim};
 pub use crate::nats::{NatsCredentials, NatsError, NatsServers};
+pub use crate::redis::{RedisError, RedisServer};
 pub use hapax_core::flow::{Envelope, Outage, Verdict};
 pub use nats::{Nats, NatsOptions};
 pub use null::Null;
@@ -40,6 +43,18 @@ pub trait Publisher: Send + Sync + 'static {
     /// [`Outage`] if the destination as a whole cannot be reached or used now. Any message of the
     /// batch may have arrived; the relay repeats the whole batch later.
     fn publish<'a>(&'a self, batch: &'a [Envelope]) -> Reply<'a, Result<Vec<Verdict>, Outage>>;
+
+    /// Takes the place of whoever publishes for this reader, if it does not have it: from then on
+    /// the destination takes nothing from them, if it can keep a relay out that was paused. A relay
+    /// calls it before it makes sure that it still has the reader: at the start, and after each
+    /// outage. Without it a publisher takes no part in this.
+    ///
+    /// # Errors
+    ///
+    /// [`Outage`] if the destination cannot be reached. Then publishing fails too.
+    fn take_place<'a>(&'a self, _reader: &'a str) -> Reply<'a, Result<(), Outage>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// The most messages that are worth sending in one call. A destination that takes messages one
     /// by one has a small number, so that a call to one that hangs soon ends.

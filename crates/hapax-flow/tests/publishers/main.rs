@@ -49,5 +49,6 @@ macro_rules! suite {
 mod destination;
 mod messages;
 mod nats;
+mod redis;
 mod stdout;
 mod suite;
