@@ -41,5 +41,6 @@ mod broker;
 #[path = "../publishers/messages.rs"]
 mod messages;
 mod nats;
+mod redis;
 mod storm;
 mod suite;
