@@ -169,6 +169,7 @@ macro_rules! __store_contract_cases {
                 a_lapsed_attempt_is_written_down_as_lost
                 a_live_attempt_is_not_written_down_as_lost
                 only_a_running_record_is_written_down_as_lost
+                a_request_id_stays_until_the_next_attempt
             }
             operator {
                 an_unknown_is_settled_as_completed
@@ -227,7 +228,6 @@ macro_rules! __store_contract_cases {
                 keys_survive_whatever_they_are_made_of
                 attempt_tokens_survive
                 request_ids_survive
-                a_request_id_stays_until_the_next_attempt
                 a_loss_survives_with_its_cause
             }
             reading {

@@ -11,8 +11,7 @@ use hapax_core::{
 
 use super::Bench;
 use super::subject::{
-    FADING, KEPT, LONG, SHORT, Subject, completed, completion, settlement, unique_namespace,
-    unknown, without_answer,
+    KEPT, LONG, Subject, completed, completion, unique_namespace, without_answer,
 };
 
 pub(super) async fn answers_survive_byte_for_byte(bench: &Bench) {
@@ -165,90 +164,6 @@ pub(super) async fn request_ids_survive(bench: &Bench) {
             request_id
         );
     }
-}
-
-/// An operator can find the request that made an attempt, no matter how the attempt ended or who
-/// wrote its end.
-pub(super) async fn a_request_id_stays_until_the_next_attempt(bench: &Bench) {
-    let subject = bench.subject();
-    let first = subject.running(SHORT).await;
-    let made_by = first.request_id.clone();
-    assert!(made_by.is_some() && subject.renew(first.fence, SHORT).await);
-    assert_eq!(
-        subject.record().await.head.request_id,
-        made_by,
-        "a renewal changed it"
-    );
-    let seen = subject
-        .loses(Condition::Absent, Change::Claim(subject.claim(LONG)))
-        .await;
-    assert_eq!(
-        seen.record.expect("a record").head.request_id,
-        made_by,
-        "a claim that lost changed it"
-    );
-    bench.pass(SHORT).await;
-    let lost = subject
-        .wins(Condition::Lapsed { fence: first.fence }, Change::Lose(KEPT))
-        .await
-        .head;
-    assert_eq!(lost.request_id, made_by, "a lapse changed it");
-
-    let second = subject.taken_over(first.fence, LONG).await;
-    assert!(
-        second.request_id.is_some() && second.request_id != made_by,
-        "the next attempt has its own"
-    );
-    let lost = subject
-        .wins(
-            Condition::Held {
-                fence: second.fence,
-            },
-            unknown(KEPT),
-        )
-        .await
-        .head;
-    assert_eq!(lost.request_id, second.request_id, "an end changed it");
-    let version = Condition::Version {
-        version: lost.version,
-    };
-    let settled = subject
-        .wins(version, settlement(without_answer(State::Retryable, KEPT)))
-        .await
-        .head;
-    assert_eq!(
-        settled.request_id, second.request_id,
-        "a settlement changed it"
-    );
-
-    let without = Claim {
-        request_id: None,
-        ..subject.claim(LONG)
-    };
-    let third = subject
-        .wins(
-            Condition::Lapsed {
-                fence: settled.fence,
-            },
-            Change::Claim(without),
-        )
-        .await
-        .head;
-    assert_eq!(
-        third.request_id, None,
-        "an attempt without an id shows that of another request"
-    );
-
-    let fading = bench.subject();
-    let head = fading
-        .ended(Change::Finish(completion("paid", FADING)))
-        .await;
-    bench.pass(FADING.retention).await;
-    assert_eq!(
-        fading.record().await.head.request_id,
-        head.request_id,
-        "a tombstone has lost it"
-    );
 }
 
 /// The code of a loss takes the place of the status and is above every status.
