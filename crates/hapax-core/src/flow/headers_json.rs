@@ -9,7 +9,7 @@ pub fn headers_to_json(headers: &[(String, String)]) -> String {
     let clean = |text: &str| text.replace('\0', "\u{fffd}");
     let mut write = |event| {
         json.serialize_event(event)
-            .expect("memory takes every event")
+            .expect("memory takes every event");
     };
     write(JsonEvent::StartObject);
     for (place, (name, value)) in headers.iter().enumerate() {
