@@ -15,7 +15,7 @@ fn a_killed_kafka_has_its_messages_again() {
     assert!(!Path::new(&format!("/proc/{pid}")).exists());
     kafka.restart();
     assert_eq!(kafka.bootstrap(), bootstrap);
-    let mut read = kafka.read_by_java("orders");
+    let mut read = kafka.read_by_java("orders", 3);
     read.sort();
     assert_eq!(read, ["NO_HEADERS\t1", "NO_HEADERS\t2", "NO_HEADERS\t3"]);
 }
@@ -33,7 +33,7 @@ fn a_paused_kafka_can_be_killed() {
     kafka.write_by_java("orders", &["a", "b"]);
     // One partition has one order.
     assert_eq!(
-        kafka.read_by_java("orders"),
+        kafka.read_by_java("orders", 2),
         ["NO_HEADERS\ta", "NO_HEADERS\tb"]
     );
 }

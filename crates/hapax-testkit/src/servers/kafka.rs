@@ -134,20 +134,26 @@ impl Kafka {
 
     /// What the console consumer of Kafka, which is written in Java, reads of a topic from its
     /// beginning under `read_committed`: of each message its headers, `NAME:VALUE` with commas, and
-    /// its key, if it has one, and its payload, with tabs between. It ends when nothing more has
-    /// come for three seconds.
+    /// its payload, with a tab between. A reading ends when nothing more has come for three seconds;
+    /// it is repeated a few times if there is less than is expected.
     ///
     /// # Panics
     ///
     /// If it fails; the message has its output.
-    pub fn read_by_java(&self, topic: &str) -> Vec<String> {
-        let output = run(self
-            .client("org.apache.kafka.tools.consumer.ConsoleConsumer", topic)
-            .args(["--from-beginning", "--isolation-level", "read_committed"])
-            .args(["--property", "print.headers=true"])
-            .args(["--timeout-ms", "3000"]));
-        let output = output.unwrap_or_else(|error| panic!("{error}"));
-        output.lines().map(str::to_owned).collect()
+    pub fn read_by_java(&self, topic: &str, expected: usize) -> Vec<String> {
+        let mut tries = 0;
+        loop {
+            let output = run(self
+                .client("org.apache.kafka.tools.consumer.ConsoleConsumer", topic)
+                .args(["--from-beginning", "--isolation-level", "read_committed"])
+                .args(["--property", "print.headers=true"])
+                .args(["--timeout-ms", "3000"]));
+            let output = output.unwrap_or_else(|error| panic!("{error}"));
+            tries += 1;
+            if output.lines().count() >= expected || tries == 5 {
+                return output.lines().map(str::to_owned).collect();
+            }
+        }
     }
 
     /// Has the console producer of Kafka write messages without keys and headers.
