@@ -4,6 +4,7 @@
 //! [`consume`] is the other end: it applies each message once.
 
 pub mod consume;
+mod kafka;
 mod nats;
 pub mod outbox;
 pub mod publish;

@@ -3,6 +3,7 @@
 //! A destination is a [`Publisher`]. It must pass the suite in `tests/publishers/`.
 
 pub mod cloud_events;
+mod kafka;
 mod nats;
 mod null;
 mod redis;
@@ -17,6 +18,10 @@ pub use crate::nats::{NatsCredentials, NatsError, NatsServers};
 pub use crate::redis::{RedisError, RedisServer};
 pub use hapax_core::flow::{Envelope, Outage, Verdict};
 pub use nats::{Nats, NatsOptions};
+pub use crate::kafka::{KafkaCredentials, KafkaError, KafkaServers, KafkaTls};
+pub use hapax_core::flow::{Envelope, Outage, Verdict};
+pub use kafka::{Kafka, KafkaOptions};
+pub use nats::{Nats, NatsCredentials, NatsError, NatsOptions};
 pub use null::Null;
 pub use stdout::Stdout;
 pub use webhook::Webhook;

@@ -47,6 +47,7 @@ macro_rules! suite {
 }
 
 mod destination;
+mod kafka;
 mod messages;
 mod nats;
 mod redis;
