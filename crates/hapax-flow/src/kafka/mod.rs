@@ -1,7 +1,10 @@
 //! The client of Kafka. Nothing else knows it: destination and source use what is here.
 //!
-//! `writer` writes batches in transactions and knows what it has written.
+//! `writer` writes batches in transactions and knows what it has written; `reader` is a member of a
+//! group; `asked` is what a cluster tells about topics and groups.
 
+mod asked;
+mod reader;
 mod writer;
 
 use std::fmt;
@@ -11,6 +14,11 @@ use std::time::Duration;
 use krafka::Kafka;
 use krafka::auth::{AuthConfig, TlsConfig};
 
+/// A message as it was fetched.
+pub(crate) use krafka::ConsumerRecord as Fetched;
+
+pub(crate) use asked::Asked;
+pub(crate) use reader::{Reader, ReaderOptions, Tag};
 pub(crate) use writer::{Entry, Fault, Trouble, Writer, WriterOptions};
 
 /// The servers of Kafka and who one is there.

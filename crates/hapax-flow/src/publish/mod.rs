@@ -14,14 +14,12 @@ pub mod webhook;
 use std::pin::Pin;
 
 pub use self::redis::{RedisOptions, RedisStreams, RedisTrim};
+pub use crate::kafka::{KafkaCredentials, KafkaError, KafkaServers, KafkaTls};
 pub use crate::nats::{NatsCredentials, NatsError, NatsServers};
 pub use crate::redis::{RedisError, RedisServer};
 pub use hapax_core::flow::{Envelope, Outage, Verdict};
-pub use nats::{Nats, NatsOptions};
-pub use crate::kafka::{KafkaCredentials, KafkaError, KafkaServers, KafkaTls};
-pub use hapax_core::flow::{Envelope, Outage, Verdict};
 pub use kafka::{Kafka, KafkaOptions};
-pub use nats::{Nats, NatsCredentials, NatsError, NatsOptions};
+pub use nats::{Nats, NatsOptions};
 pub use null::Null;
 pub use stdout::Stdout;
 pub use webhook::Webhook;

@@ -38,6 +38,7 @@ macro_rules! suite {
 }
 
 mod broker;
+mod kafka;
 #[path = "../publishers/messages.rs"]
 mod messages;
 mod nats;

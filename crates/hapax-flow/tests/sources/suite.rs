@@ -275,7 +275,7 @@ pub(crate) async fn the_lag_is_told(broker: impl Broker) {
     let received = receive(&mut source, 10).await;
     acknowledge(&mut source, &received).await;
     let lag = source.lag().await.unwrap();
-    assert!(lag.is_none_or(|lag| lag > 0 && lag <= 40), "{lag:?}");
+    assert!(lag.is_none_or(|lag| lag > 0 && lag < 50), "{lag:?}");
     let received = receive(&mut source, 40).await;
     acknowledge(&mut source, &received).await;
     let ended = Instant::now() + PATIENCE;

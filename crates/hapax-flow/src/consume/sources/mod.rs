@@ -1,7 +1,12 @@
 //! Sources of messages, a file for each broker.
 
+mod kafka;
 mod nats;
 mod redis;
 
+pub use self::kafka::{KafkaSource, KafkaSourceOptions, KafkaTag};
 pub use self::nats::{NatsId, NatsSource, NatsSourceOptions, NatsTag};
 pub use self::redis::{RedisId, RedisStreamOptions, RedisStreamSource, RedisTag};
+pub use crate::kafka::{KafkaCredentials, KafkaError, KafkaServers, KafkaTls};
+pub use crate::nats::{NatsCredentials, NatsError, NatsServers};
+pub use crate::redis::{RedisError, RedisServer};
