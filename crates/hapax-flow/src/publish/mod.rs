@@ -2,10 +2,12 @@
 //!
 //! A destination is a [`Publisher`]. It must pass the suite in `tests/publishers/`.
 
+mod chains;
 pub mod cloud_events;
 mod kafka;
 mod nats;
 mod null;
+mod rabbitmq;
 mod redis;
 mod stdout;
 mod template;
@@ -21,6 +23,7 @@ pub use hapax_core::flow::{Envelope, Outage, Verdict};
 pub use kafka::{Kafka, KafkaOptions};
 pub use nats::{Nats, NatsOptions};
 pub use null::Null;
+pub use rabbitmq::{RabbitMq, RabbitOptions};
 pub use stdout::Stdout;
 pub use webhook::Webhook;
 

@@ -56,6 +56,11 @@ pub(crate) trait Mortal: Destination {
     fn pause(&self);
 
     fn resume(&self);
+
+    /// How often a test kills it that does so again and again.
+    fn kills(&self) -> usize {
+        10
+    }
 }
 
 /// The time limit of a publisher in tests: a slow machine must not fail them.

@@ -50,6 +50,7 @@ mod destination;
 mod kafka;
 mod messages;
 mod nats;
+mod rabbitmq;
 mod redis;
 mod stdout;
 mod suite;

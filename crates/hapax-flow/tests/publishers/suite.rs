@@ -290,7 +290,8 @@ pub(crate) async fn a_paused_destination_ends_calls_in_time(destination: impl Mo
 }
 
 pub(crate) async fn nothing_accepted_is_lost_by_kills_during_calls(mut destination: impl Mortal) {
-    let sent = batch(destination.topic(), 0, 3000, 100);
+    let count = 300 * destination.kills() as u64;
+    let sent = batch(destination.topic(), 0, count, 100);
     let publisher = destination.publisher();
     for (round, batch) in sent.chunks(300).enumerate() {
         // A call that has gone some way when the destination dies.

@@ -122,12 +122,17 @@ pub(super) fn signal(id: u32, name: &str) {
 /// # Panics
 ///
 /// If the predicate does not hold within a minute.
-pub(super) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + GUARD;
+pub(super) fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    wait_long_until(what, GUARD, is_so);
+}
+
+/// The same, with another limit than a minute.
+pub(super) fn wait_long_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
     while !is_so() {
         assert!(
             Instant::now() < deadline,
-            "waited a minute in vain until {what}"
+            "waited {limit:?} in vain until {what}"
         );
         thread::sleep(Duration::from_millis(2));
     }

@@ -8,15 +8,21 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use super::directory::Directory;
 use super::port::Port;
-use super::process::{Process, User, listening, wait_until};
+use super::process::{Process, User, listening, wait_long_until};
 use super::programs::program;
 use super::skipped;
 
 /// Where Debian keeps the script that starts a node. The one on the path insists on being root.
 const DEBIAN: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
+
+/// It has to load thousands of modules, which a busy machine takes its time for.
+const START_MAX: Duration = Duration::from_secs(180);
+
+const MISSING: &str = "there is no RabbitMQ here (Debian: apt-get install rabbitmq-server)";
 
 /// A running server. Ended when dropped, and when the process ends.
 ///
@@ -51,7 +57,7 @@ impl RabbitMq {
     /// If it does not start; the message has its log.
     pub fn start() -> Option<RabbitMq> {
         let Some(programs) = Programs::find() else {
-            skipped("there is no RabbitMQ here (Debian: apt-get install rabbitmq-server)");
+            skipped(MISSING);
             return None;
         };
         // Its disk is memory: a killed server finds the same data there as on disk.
@@ -67,18 +73,9 @@ impl RabbitMq {
             let arguments = ["-address", "127.0.0.1", "-port", &number].map(OsStr::new);
             Process::start(&programs.epmd, &arguments, user, "KILL", &directory)
         });
-        let mut distribution = Port::free();
-        let (process, port) = listening("RabbitMQ", &directory, |port| {
-            distribution = Port::free();
-            launch(
-                &programs,
-                &directory,
-                user,
-                [port, &distribution, &epmd_port],
-            )
-        });
+        let (port, distribution) = (Port::free(), Port::free());
         let mut rabbit = RabbitMq {
-            process: Some(process),
+            process: None,
             _epmd: epmd,
             epmd_port,
             directory,
@@ -88,7 +85,7 @@ impl RabbitMq {
             programs,
             virtual_hosts: AtomicU32::new(0),
         };
-        rabbit.wait_until_ready();
+        rabbit.restart();
         Some(rabbit)
     }
 
@@ -96,19 +93,24 @@ impl RabbitMq {
     /// [`virtual_host`](RabbitMq::virtual_host).
     pub fn shared() -> Option<&'static RabbitMq> {
         static SHARED: OnceLock<Option<RabbitMq>> = OnceLock::new();
-        SHARED.get_or_init(RabbitMq::start).as_ref()
+        let shared = SHARED.get_or_init(|| Programs::find().and_then(|_| RabbitMq::start()));
+        if shared.is_none() {
+            skipped(MISSING);
+        }
+        shared.as_ref()
     }
 
     /// One server for all tests of this process that kill or pause it, one test after the other. It
     /// runs when it is handed out.
     pub fn mortal() -> Option<MutexGuard<'static, RabbitMq>> {
         static MORTAL: OnceLock<Option<Mutex<RabbitMq>>> = OnceLock::new();
-        let server = MORTAL.get_or_init(|| RabbitMq::start().map(Mutex::new));
+        let start = || Programs::find().and_then(|_| RabbitMq::start());
+        let Some(server) = MORTAL.get_or_init(|| start().map(Mutex::new)) else {
+            skipped(MISSING);
+            return None;
+        };
         // A test that failed may have left it dead or paused, and says so by itself.
-        let mut server = server
-            .as_ref()?
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
         match &server.process {
             Some(process) => process.resume(),
             None => server.restart(),
@@ -174,11 +176,24 @@ impl RabbitMq {
     ///
     /// What `erl_call` prints: `{ok, VALUE}` if all went well.
     pub fn erlang(&self, expressions: &str) -> String {
+        // A node must not have the name of another, also of one that has just ended.
+        static NAMES: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "asking-{}-{}",
+            std::process::id(),
+            NAMES.fetch_add(1, Ordering::Relaxed)
+        );
         let mut command = self.user.command(&self.programs.erl_call);
         command
             .env("HOME", self.directory.path())
             .env("ERL_EPMD_PORT", self.epmd_port.number().to_string())
-            .args(["-r", "-c", &cookie(self.directory.path()), "-address"])
+            .args([
+                "-h",
+                &name,
+                "-c",
+                &cookie(self.directory.path()),
+                "-address",
+            ])
             .arg(format!("127.0.0.1:{}", self.distribution.number()))
             .arg("-e");
         let mut asking = command
@@ -230,9 +245,10 @@ impl RabbitMq {
 
     /// Returns when it has read its queues and takes clients. Only this server knows the cookie.
     fn wait_until_ready(&mut self) {
-        wait_until("RabbitMQ is ready", || {
+        wait_long_until("RabbitMQ is ready", START_MAX, || {
             let ended = self.process.as_mut().and_then(Process::ended);
             assert!(ended.is_none(), "RabbitMQ does not start: {}", self.log());
+            // Asked only when it listens: each question is a process.
             TcpStream::connect(self.address()).is_ok()
                 && self.erlang("rabbit:is_running().") == "{ok, true}"
         });

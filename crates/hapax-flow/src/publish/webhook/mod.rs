@@ -30,7 +30,6 @@ mod harmless;
 mod send;
 mod sign;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,6 +46,7 @@ use self::harmless::harmless;
 use self::send::{Answer, Lost, Sender};
 pub use self::send::{Endpoint, EndpointError};
 pub use self::sign::{Secret, SecretError};
+use super::chains::chains;
 use super::cloud_events::CloudEvents;
 use super::{Envelope, Outage, Publisher, Reply, Verdict};
 
@@ -190,25 +190,6 @@ impl Breadth {
         // Calls at the same time may overwrite each other, which does no harm.
         self.now.store(next, Ordering::Relaxed);
     }
-}
-
-/// The places of messages that are sent one after the other: those of one ordered key. A message
-/// without a place in an order is alone.
-fn chains(batch: &[Envelope]) -> Vec<Vec<usize>> {
-    let mut chains: Vec<Vec<usize>> = Vec::new();
-    let mut of_key = HashMap::new();
-    for (place, message) in batch.iter().enumerate() {
-        let new = chains.len();
-        let chain = match message.ordered_key() {
-            Some(key) => *of_key.entry(key).or_insert(new),
-            None => new,
-        };
-        if chain == new {
-            chains.push(Vec::new());
-        }
-        chains[chain].push(place);
-    }
-    chains
 }
 
 /// One call of [`Publisher::publish`].

@@ -32,9 +32,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -42,6 +40,7 @@ use tokio_rustls::TlsConnector;
 
 use super::address::{Guard, Network};
 use super::harmless::{self, harmless};
+use crate::tls::{self, TlsError};
 
 /// The bytes of an answer that are read: of its head, and again of its body.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -134,6 +133,15 @@ pub enum EndpointError {
     /// TLS cannot be set up.
     #[error("TLS: {0}")]
     Tls(String),
+}
+
+impl From<TlsError> for EndpointError {
+    fn from(error: TlsError) -> EndpointError {
+        match error {
+            TlsError::CaFile { path, reason } => EndpointError::CaFile { path, reason },
+            TlsError::Setup(reason) => EndpointError::Tls(reason),
+        }
+    }
 }
 
 /// Sends requests to one endpoint.
@@ -425,38 +433,9 @@ fn is_loopback(address: IpAddr) -> bool {
 }
 
 fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, EndpointError> {
-    let mut roots = RootCertStore::empty();
-    // Certificates of the system that cannot be read are skipped. If none can be trusted, no
-    // connection can be made.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(path) = ca_file {
-        add_file(&mut roots, path).map_err(|reason| EndpointError::CaFile {
-            path: path.display().to_string(),
-            reason,
-        })?;
-    }
-    // Given to this client alone: which one the process has is for its program to say.
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| EndpointError::Tls(error.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let mut config = tls::client(ca_file)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
-}
-
-fn add_file(roots: &mut RootCertStore, path: &Path) -> Result<(), String> {
-    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| error.to_string())?;
-    let before = roots.len();
-    for certificate in certificates {
-        let certificate = certificate.map_err(|error| error.to_string())?;
-        roots.add(certificate).map_err(|error| error.to_string())?;
-    }
-    match roots.len() > before {
-        true => Ok(()),
-        false => Err("it has no certificate: it should hold PEM blocks".to_owned()),
-    }
 }
 
 /// Connects to the first address that takes the connection. Each gets its share of the time, so
