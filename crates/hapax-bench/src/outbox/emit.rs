@@ -11,9 +11,17 @@ use crate::transaction::{Orders, Who};
 use super::Scale;
 
 const CLIENTS: [usize; 2] = [16, 64];
+const MEASURED: [Who; 5] = [
+    Who::Bare,
+    Who::Emit,
+    Who::EmitWithCommit,
+    Who::Transaction,
+    Who::TransactionEmit,
+];
 /// Each with a message, the same without one, and the least ratio between their rates.
-const PAIRS: [(Who, Who, f64); 2] = [
+const PAIRS: [(Who, Who, f64); 3] = [
     (Who::Emit, Who::Bare, 0.6),
+    (Who::EmitWithCommit, Who::Bare, 0.6),
     (Who::TransactionEmit, Who::Transaction, 0.85),
 ];
 
@@ -29,10 +37,7 @@ pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
     for round in 1..=rounds {
         eprintln!("  emit: round {round} of {rounds}");
         for clients in CLIENTS {
-            for who in PAIRS
-                .iter()
-                .flat_map(|(with, without, _)| [*without, *with])
-            {
+            for who in MEASURED {
                 let ran = orders.run(clients, who, seconds).await?;
                 let of = results.entry((clients, who)).or_default();
                 of.add(ran.rate, ran.latencies.quantiles());
@@ -52,20 +57,22 @@ pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
     );
     let mut ratios = Vec::new();
     for clients in CLIENTS {
-        for (with, without, ratio_min) in PAIRS {
-            let ratio = results[&(clients, with)].against(&results[&(clients, without)]);
-            for (who, ratio) in [(without, None), (with, Some(ratio))] {
-                let of = &results[&(clients, who)];
-                let cells = [
-                    clients.to_string(),
-                    number(of.rate()),
-                    ratio.map_or_else(String::new, number),
-                    number(of.latency(|quantiles| quantiles.p50)),
-                    number(of.latency(|quantiles| quantiles.p99)),
-                ];
-                table.row(who.name(), cells);
-            }
-            ratios.push((clients, with, ratio, ratio_min));
+        for who in MEASURED {
+            let of = &results[&(clients, who)];
+            let pair = PAIRS.iter().find(|(with, ..)| *with == who);
+            let ratio = pair.map(|(_, without, ratio_min)| {
+                let ratio = of.against(&results[&(clients, *without)]);
+                ratios.push((clients, who, ratio, *ratio_min));
+                ratio
+            });
+            let cells = [
+                clients.to_string(),
+                number(of.rate()),
+                ratio.map_or_else(String::new, number),
+                number(of.latency(|quantiles| quantiles.p50)),
+                number(of.latency(|quantiles| quantiles.p99)),
+            ];
+            table.row(who.name(), cells);
         }
     }
     table.print();

@@ -38,6 +38,8 @@ pub(crate) enum Who {
     Bare,
     /// The bare transaction with a message.
     Emit,
+    /// The same in three round trips: the message is sent together with `COMMIT`.
+    EmitWithCommit,
     /// `hapax.start` and `hapax.complete` in the transaction, which is the only commit.
     TwoCalls,
     /// The same by the library, in a transaction of the driver.
@@ -64,6 +66,7 @@ impl Who {
         match self {
             Who::Bare => "bare transaction",
             Who::Emit => "with a message",
+            Who::EmitWithCommit => "with a message, sent with COMMIT",
             Who::TwoCalls => "with two calls",
             Who::InTransaction => "with Once::in_transaction",
             Who::Transaction => "with its record",

@@ -20,6 +20,7 @@ use crate::postgres::connect;
 use crate::stats::Latencies;
 
 const INSERT: &str = "INSERT INTO orders (id, item) VALUES ($1, $2)";
+const EMIT: &str = "SELECT hapax.emit('orders', $1, $2::text)";
 const BEGIN: &str =
     "SELECT operation_id, fence FROM hapax.start('two-calls', NULL, 'POST /orders', $1, $2)";
 const COMPLETE: &str =
@@ -47,6 +48,7 @@ struct Desk {
     client: Client,
     insert: Statement,
     effect: Effect,
+    emit: Statement,
     begin: Statement,
     complete: Statement,
 }
@@ -57,6 +59,7 @@ impl Desk {
         Ok(Desk {
             insert: client.prepare(INSERT).await?,
             effect: Effect::prepare(&client, INSERT).await?,
+            emit: client.prepare(EMIT).await?,
             begin: client.prepare(BEGIN).await?,
             complete: client.prepare(COMPLETE).await?,
             client,
@@ -158,6 +161,7 @@ async fn order_until(
         );
         match who {
             Who::Bare | Who::Emit => plain(desk, who, id).await?,
+            Who::EmitWithCommit => emit_with_commit(desk, id).await?,
             Who::TwoCalls => two_calls(desk, id).await?,
             Who::InTransaction => in_transaction(at_once, desk, id).await?,
             Who::Transaction | Who::TransactionEmit | Who::Effect => {
@@ -184,10 +188,36 @@ async fn plain(mut desk: OwnedMutexGuard<Desk>, who: Who, id: Uuid) -> Result<()
     Ok(tx.commit().await?)
 }
 
+/// The SQL that any language has, on a connection that pipelines.
+async fn emit_with_commit(mut desk: OwnedMutexGuard<Desk>, id: Uuid) -> Result<(), Error> {
+    let Desk {
+        client,
+        insert,
+        emit,
+        ..
+    } = &mut *desk;
+    client.batch_execute("BEGIN").await?;
+    client.execute(insert, &[&id, &"a book"]).await?;
+    let (key, payload) = (id.to_string(), payload(id));
+    let values: [&(dyn ToSql + Sync); 2] = [&key, &payload];
+    // As in `two_calls`.
+    let (emitted, committed) = tokio::join!(
+        biased;
+        client.execute(emit, &values),
+        client.batch_execute("COMMIT"),
+    );
+    emitted?;
+    Ok(committed?)
+}
+
 /// The message of an order.
 pub(crate) fn placed(id: Uuid) -> Message {
-    let payload = format!("{:200}", format!("{{\"order\": \"{id}\"}}"));
-    Message::new("orders", id.to_string(), payload).json()
+    Message::new("orders", id.to_string(), payload(id)).json()
+}
+
+/// JSON of 200 bytes.
+fn payload(id: Uuid) -> String {
+    format!("{:200}", format!("{{\"order\": \"{id}\"}}"))
 }
 
 /// In three round trips, like the bare transaction: the calls are sent together with `BEGIN` and
