@@ -10,3 +10,4 @@ mod place;
 mod sqlite;
 mod storm;
 mod traps;
+mod volume;
