@@ -8,12 +8,17 @@ use std::sync::Arc;
 
 use hapax_flow::publish::cloud_events::CloudEvents;
 use hapax_flow::publish::webhook::{self, Endpoint, Secret};
-use hapax_flow::publish::{Nats, NatsCredentials, NatsOptions, Null, Publisher, Stdout, Webhook};
+use hapax_flow::publish::{
+    Kafka, KafkaCredentials, KafkaOptions, KafkaServers, KafkaTls, Nats, NatsCredentials,
+    NatsOptions, Null, Publisher, Stdout, Webhook,
+};
 
-use crate::config::{OnUnknown, Relay};
+use percent_encoding::percent_decode_str;
+
+use crate::config::{OnUnknown, Relay, Sasl};
 
 /// Every form of a destination, for messages.
-const FORMS: &str = "nats://HOST:PORT, tls://HOST:PORT for NATS with TLS, https://HOST/PATH for webhooks, stdout: or null:";
+const FORMS: &str = "nats://HOST:PORT, tls://HOST:PORT for NATS with TLS, kafka://HOST:PORT/TOPIC, kafkas://HOST:PORT/TOPIC for Kafka with TLS, https://HOST/PATH for webhooks, stdout: or null:";
 
 /// A destination of messages.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,6 +29,8 @@ pub enum Destination {
     Null,
     /// Servers of NATS with JetStream: `nats://` or `tls://`, several of them behind commas.
     Nats(Vec<String>),
+    /// Topics of Kafka: `kafka://` or `kafkas://`, servers behind commas, and the topic.
+    Kafka(String),
     /// Webhooks: `https://`, or `http://` to this machine.
     Webhook(String),
 }
@@ -35,6 +42,7 @@ impl Destination {
             Destination::Stdout => "stdout",
             Destination::Null => "null",
             Destination::Nats(_) => "nats",
+            Destination::Kafka(_) => "kafka",
             Destination::Webhook(_) => "webhook",
         }
     }
@@ -51,6 +59,7 @@ impl Destination {
             Destination::Stdout => Arc::new(Stdout::new()),
             Destination::Null => Arc::new(Null),
             Destination::Nats(servers) => Arc::new(nats(servers, relay)?),
+            Destination::Kafka(url) => Arc::new(kafka(url, relay)?),
             Destination::Webhook(url) => {
                 let endpoint = Endpoint {
                     allow_networks: relay.allow_networks.clone(),
@@ -99,6 +108,77 @@ fn nats(servers: &[String], relay: &Relay) -> Result<Nats, String> {
     Nats::new(options).map_err(|error| error.to_string())
 }
 
+fn kafka(url: &str, relay: &Relay) -> Result<Kafka, String> {
+    let parts = KafkaUrl::parse(url)?;
+    let mut servers = KafkaServers::new(parts.servers);
+    if let Some((name, password)) = parts.user {
+        servers.credentials = match relay.sasl {
+            Sasl::Plain => KafkaCredentials::Plain { name, password },
+            Sasl::ScramSha256 => KafkaCredentials::ScramSha256 { name, password },
+            Sasl::ScramSha512 => KafkaCredentials::ScramSha512 { name, password },
+        };
+    }
+    servers.tls = parts.is_tls.then(|| KafkaTls {
+        root_certificates: relay.ca_file.clone(),
+        client_certificate: None,
+    });
+    let name = match &relay.transactional_id {
+        Some(id) => id.clone(),
+        None => format!("hapax-relay-{}", relay.reader),
+    };
+    let mut options = KafkaOptions::new(servers, name);
+    options.topic = parts.topic;
+    options.events = events(relay)?;
+    Kafka::new(options).map_err(|error| error.to_string())
+}
+
+/// `kafka://USER:PASSWORD@HOST:PORT,HOST:PORT/TOPIC`.
+struct KafkaUrl {
+    is_tls: bool,
+    user: Option<(String, String)>,
+    servers: Vec<String>,
+    topic: String,
+}
+
+impl KafkaUrl {
+    /// # Errors
+    ///
+    /// What is wrong, without what may be secret.
+    fn parse(url: &str) -> Result<KafkaUrl, String> {
+        let (scheme, rest) = url.split_once("://").ok_or("write kafka://HOST:PORT")?;
+        let (authority, topic) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, hosts) = match authority.rsplit_once('@') {
+            Some((user, hosts)) => (Some(user), hosts),
+            None => (None, authority),
+        };
+        let plain = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let user = match user.map(|user| user.split_once(':')) {
+            Some(Some((name, password))) => Some((plain(name), plain(password))),
+            Some(None) => return Err("the user of Kafka has no password".to_owned()),
+            None => None,
+        };
+        Ok(KafkaUrl {
+            is_tls: scheme == "kafkas",
+            user,
+            servers: hosts
+                .split(',')
+                .map(|host| host.trim().to_owned())
+                .collect(),
+            topic: match topic {
+                "" => "{topic}".to_owned(),
+                topic => topic.to_owned(),
+            },
+        })
+    }
+
+    fn check(self) -> Result<(), String> {
+        let mut options = KafkaOptions::new(KafkaServers::new(self.servers), "check");
+        options.topic = self.topic;
+        let checked = Kafka::new(options);
+        checked.map(drop).map_err(|error| error.to_string())
+    }
+}
+
 /// A webhook that is signed with the secrets in these files.
 fn webhook(
     endpoint: Endpoint,
@@ -139,6 +219,10 @@ impl FromStr for Destination {
                 checked.map_err(|error| error.to_string())?;
                 Ok(Destination::Nats(servers))
             }
+            Some(("kafka" | "kafkas", _)) => {
+                KafkaUrl::parse(text)?.check()?;
+                Ok(Destination::Kafka(text.to_owned()))
+            }
             Some(("https" | "http", _)) => Ok(Destination::Webhook(text.to_owned())),
             None if matches!(text, "stdout" | "null") => Err(format!("write {text}: with a colon")),
             // What follows may contain a password.
@@ -160,6 +244,7 @@ impl fmt::Display for Destination {
                 let shown: Vec<String> = servers.iter().map(|url| without_user(url)).collect();
                 f.write_str(&shown.join(","))
             }
+            Destination::Kafka(url) => f.write_str(&without_user(url)),
             Destination::Webhook(url) => {
                 let shown = without_user(url);
                 let (scheme, rest) = shown.split_once("://").unwrap_or(("https", &shown));
@@ -196,6 +281,7 @@ mod tests {
             Destination::Stdout,
             Destination::Null,
             Destination::Nats(vec!["nats://a:4222".into(), "tls://b:4222".into()]),
+            Destination::Kafka("kafkas://a:9092,b:9092/shop.{topic}".into()),
         ] {
             assert_eq!(destination.to_string().parse(), Ok(destination));
         }
@@ -205,6 +291,7 @@ mod tests {
     fn secrets_are_not_shown() {
         for (text, shown) in [
             ("nats://user:word@host:4222", "nats://host:4222"),
+            ("kafka://u:s3cret@a:9092,b:9092", "kafka://a:9092,b:9092"),
             (
                 "https://u:p@example.com/hooks/s3cret?key=1",
                 "https://example.com/…",
@@ -227,6 +314,10 @@ mod tests {
                 "there is no destination `carrier:`",
             ),
             ("nats://", "servers of NATS"),
+            ("kafka://a", "\"a\" is not HOST:PORT"),
+            ("kafka://u:secret@a", "is not HOST:PORT"),
+            ("kafka://secret@a:1", "has no password"),
+            ("kafka://a:1/{key}", "only {topic} may stand in braces"),
             ("", "this is no destination"),
         ] {
             let refused = text.parse::<Destination>().unwrap_err();

@@ -32,7 +32,7 @@ pub use route::{Choice, PathAmbiguous, Pattern, Route, choose, route_of};
 pub use secret::Secret;
 pub(crate) use settings::give_up;
 pub use settings::{
-    Config, Drain, ForwardAuth, Jwt, Limits, OnUnknown, Relay, Timeouts, Tls, Upstream,
+    Config, Drain, ForwardAuth, Jwt, Limits, OnUnknown, Relay, Sasl, Timeouts, Tls, Upstream,
 };
 pub use text::{admin_address, listen_address, upstream_url};
 pub use url::ServiceUrl;

@@ -1,6 +1,6 @@
 //! What `hapax relay` publishes.
 
-use hapax_testkit::servers::Postgres;
+use hapax_testkit::servers::{Kafka, Postgres};
 
 use crate::harness::{self, Program, Signal, migrated, words};
 use crate::{emit, free_address, guest, hapax, insert, lines};
@@ -135,4 +135,30 @@ fn relays_of_a_configuration_run_without_a_gateway() {
     ));
     one.assert_code(2);
     one.assert_told("has no section [relay.nobody]");
+}
+
+#[test]
+fn messages_go_to_kafka_once_also_when_the_position_of_the_reader_was_lost() {
+    let (Some(postgres), Some(kafka)) = (Postgres::shared(), Kafka::start("")) else {
+        return;
+    };
+    let url = migrated(postgres);
+    // It makes the topic.
+    kafka.write_by_java("shop.orders", &["of another producer"]);
+    let id = emit(postgres, &url, "o-1", "paid");
+    emit(postgres, &url, "o-1", "sent");
+    let to = format!("kafka://{}/shop.{{topic}}", kafka.bootstrap());
+    let line = format!("relay --once --json --store {url} --to {to}");
+    let said = hapax(&line);
+    said.assert_code(0);
+    said.assert_told("\"published\":2,");
+    said.assert_told("\"duplicates\":0,");
+    let back = "UPDATE hapax.readers SET lo = '3:3:', hi = NULL, after = -1, floor = 0, top = 0";
+    postgres.psql(harness::database_name(&url), back);
+    let again = hapax(&line);
+    again.assert_told("\"duplicates\":2,");
+    let read = kafka.read_by_java("shop.orders", 3);
+    assert_eq!(read.len(), 3, "{read:?}");
+    let is_ours = |line: &&String| line.contains(&format!("ce_id:{id},"));
+    assert_eq!(read.iter().filter(is_ours).count(), 1, "{read:?}");
 }

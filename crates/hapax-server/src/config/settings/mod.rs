@@ -47,8 +47,8 @@ pub use self::gateway::{Config, Drain, Limits, Timeouts, Tls, Upstream};
 pub use self::on_unknown::OnUnknown;
 pub(crate) use self::policy::{POLICY, ROUTE, VELOCITY};
 pub use self::principals::{ForwardAuth, Jwt};
-pub use self::relay::Relay;
 pub(crate) use self::relay::give_up;
+pub use self::relay::{Relay, Sasl};
 pub(crate) use self::suggest::{describe_unknown, find_nearest};
 
 /// The declaration of a section: the settings it may contain.

@@ -19,7 +19,9 @@ settings! {
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Relay {
         /// where messages go: `nats://HOST:PORT` (`tls://` for TLS; several with commas), to streams
-        /// of JetStream; `https://HOST/PATH`, as webhooks; `stdout:`, a line of JSON for each;
+        /// of JetStream; `kafka://HOST:PORT/TOPIC` (`kafkas://` for TLS; several servers with commas),
+        /// in transactions, where `{topic}` stands for the topic of a message, and is all of it by
+        /// default; `https://HOST/PATH`, as webhooks; `stdout:`, a line of JSON for each;
         /// `null:`, nowhere, for measuring
         to: Destination = required,
             shown_text(|text| text.parse(), display).compared_by(compared).at_start(),
@@ -45,7 +47,7 @@ settings! {
             "1s";
         /// the source of messages in the sense of CloudEvents
         source: String = is "/hapax", text(|text| Ok(text.to_owned())).at_start(), "/shop";
-        /// how NATS and webhooks carry messages: `binary`, the payload as it is, with the rest in
+        /// how NATS, Kafka and webhooks carry messages: `binary`, the payload as it is, with the rest in
         /// headers; `structured`, all in one JSON object
         cloud_events: Mode = is "binary",
             choice(&["binary", "structured"], mode, |mode| Some(mode_word(*mode).to_owned()))
@@ -71,13 +73,33 @@ settings! {
         subject: String = is "{topic}", text(|text| Ok(text.to_owned())).at_start(), "shop.{topic}";
         /// the credentials of a user of NATS: the file that `nsc` makes
         credentials_file: Option<PathBuf> = none, file().at_start(), "relay.creds";
-        /// certificate authorities that NATS and webhooks may have, in PEM
+        /// the name of the relay at Kafka, and of the topic in which it notes what it has published: by
+        /// default `hapax-relay-` and the reader. Each outbox has its own
+        transactional_id: Option<String> = none,
+            shown_text(|text| Ok(Some(text.to_owned())), Clone::clone).at_start(), "shop-relay";
+        /// how a user and a password in the URL of Kafka are sent: `plain` only with TLS
+        sasl: Sasl = is "scram-sha-512",
+            choice(&["plain", "scram-sha-256", "scram-sha-512"], sasl, |sasl| Some(sasl_word(*sasl).to_owned()))
+            .at_start(),
+            "plain";
+        /// certificate authorities that NATS, Kafka and webhooks may have, in PEM
         ca_file: Option<PathBuf> = none, file().at_start(), "ca.pem";
     }
     and {
         /// The name of the reader: relays with the same one share its work, and one is active.
         reader: String,
     }
+}
+
+/// How the relay says at Kafka who it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sasl {
+    /// The password itself.
+    Plain,
+    /// A proof that it knows the password.
+    ScramSha256,
+    /// The same, with another digest.
+    ScramSha512,
 }
 
 impl Default for Relay {
@@ -114,6 +136,25 @@ fn mode_word(mode: Mode) -> &'static str {
     }
 }
 
+fn sasl(text: &str) -> Result<Sasl, String> {
+    match text {
+        "plain" => Ok(Sasl::Plain),
+        "scram-sha-256" => Ok(Sasl::ScramSha256),
+        "scram-sha-512" => Ok(Sasl::ScramSha512),
+        _ => Err(format!(
+            "`{text}` is not known here: write \"plain\", \"scram-sha-256\" or \"scram-sha-512\""
+        )),
+    }
+}
+
+fn sasl_word(sasl: Sasl) -> &'static str {
+    match sasl {
+        Sasl::Plain => "plain",
+        Sasl::ScramSha256 => "scram-sha-256",
+        Sasl::ScramSha512 => "scram-sha-512",
+    }
+}
+
 pub(super) fn whole_path(text: &str) -> Result<String, String> {
     match text.starts_with('/') {
         true => Ok(text.to_owned()),
@@ -126,7 +167,7 @@ pub(super) fn whole_path(text: &str) -> Result<String, String> {
 pub(super) fn compared(to: &Destination) -> Option<String> {
     Some(match to {
         Destination::Nats(servers) => servers.join(","),
-        Destination::Webhook(url) => url.clone(),
+        Destination::Kafka(url) | Destination::Webhook(url) => url.clone(),
         other => other.to_string(),
     })
 }
