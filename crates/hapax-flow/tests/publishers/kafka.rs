@@ -133,34 +133,37 @@ impl Topic {
         self.wait_for_marks(&admin).await;
         let described = admin.describe_topics([topic], DescribeTopicsOptions::default());
         let described = described.await.unwrap().remove(topic).unwrap().unwrap();
+        let numbers = described.partitions.iter().map(|found| found.partition);
+        let places = numbers.map(|number| TopicPartition::new(topic, number));
+        let latest = places.map(|place| (place, OffsetSpec::Latest));
+        let options = ListOffsetsOptions::default().read_committed(true);
+        let ends = admin.list_offsets(latest, options).await.unwrap();
+        let reader = client.consumer_without_group();
+        let reader = reader.isolation_level(IsolationLevel::ReadCommitted);
+        let reader = reader.build().await.unwrap();
+        let numbers = ends.keys().map(|place| place.partition()).collect();
+        reader.assign(topic, numbers).await.unwrap();
+        for place in ends.keys() {
+            reader.seek(topic, place.partition(), 0).await.unwrap();
+        }
         let mut arrived = Vec::new();
-        for partition in described.partitions {
-            let place = TopicPartition::new(topic, partition.partition);
-            let options = ListOffsetsOptions::default().read_committed(true);
-            let latest = [(place.clone(), OffsetSpec::Latest)];
-            let ends = admin.list_offsets(latest, options).await.unwrap();
-            let end = ends[&place].as_ref().unwrap().offset;
-            let reader = client
-                .consumer_without_group()
-                .isolation_level(IsolationLevel::ReadCommitted)
-                .build()
-                .await
-                .unwrap();
-            reader
-                .assign(topic, vec![partition.partition])
-                .await
-                .unwrap();
-            reader.seek(topic, partition.partition, 0).await.unwrap();
-            let position = async || reader.fetch_position(topic, partition.partition).await;
+        for (place, end) in &ends {
+            let end = end.as_ref().unwrap().offset;
+            let position = async || reader.fetch_position(topic, place.partition()).await;
             while position().await.unwrap_or(0) < end {
                 let records = reader.poll(Duration::from_millis(100)).await.unwrap();
                 arrived.extend(records.into_iter().map(arrived_of));
             }
-            // What was fetched with the last of it.
-            let rest = reader.poll(Duration::from_millis(1)).await.unwrap();
-            arrived.extend(rest.into_iter().map(arrived_of));
-            reader.close().await.unwrap();
         }
+        // What was fetched with the last of it.
+        loop {
+            let rest = reader.poll(Duration::from_millis(1)).await.unwrap();
+            if rest.is_empty() {
+                break;
+            }
+            arrived.extend(rest.into_iter().map(arrived_of));
+        }
+        reader.close().await.unwrap();
         arrived
     }
 }
