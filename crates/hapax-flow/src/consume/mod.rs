@@ -39,6 +39,7 @@
 mod attempt;
 mod backlog;
 mod consumer;
+mod metrics;
 mod outside;
 mod postgres;
 mod progress;
@@ -51,6 +52,7 @@ mod sources;
 pub use hapax::inbox::Window;
 
 pub use consumer::{ByOnce, Consumer, Handled, HandledOnce, InDatabase, Sourced, StartError};
+pub use metrics::metrics;
 pub use postgres::{PostgresDatabase, PostgresTransaction};
 pub use progress::{Counts, Progress};
 pub use received::Received;

@@ -1,8 +1,8 @@
 //! Where messages are read from, and where it is kept how far each reader has got.
 
 pub mod operate;
-mod postgres;
-mod sqlite;
+pub(crate) mod postgres;
+pub(crate) mod sqlite;
 
 use std::time::Duration;
 
@@ -228,7 +228,7 @@ pub enum OutboxError {
 
 /// Reads the headers of a message, sorted by name. Values that are no texts are written as JSON:
 /// only who inserts into SQLite by hand can make such.
-fn read_headers(json: &str) -> Result<Vec<(String, String)>, OutboxError> {
+pub(crate) fn read_headers(json: &str) -> Result<Vec<(String, String)>, OutboxError> {
     let object: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(json).map_err(|error| {
             OutboxError::Corrupt(format!("its headers are no JSON object: {error}"))

@@ -11,6 +11,7 @@ use hapax_core::flow::MessageId;
 use hapax_core::time::Timestamp;
 
 use super::{OutboxError, Reply};
+pub(crate) use sqlite::write_down;
 
 /// An outbox, as operators use it.
 pub trait Operators: Send + Sync + 'static {

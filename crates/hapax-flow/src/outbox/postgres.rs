@@ -52,6 +52,16 @@ impl PostgresOutbox {
         sql: &str,
         values: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, OutboxError> {
+        let asked = self.query_for_operators(sql, values).await;
+        asked.map_err(|failure| explain(&failure))
+    }
+
+    /// The same, for the operators of other tables.
+    pub(crate) async fn query_for_operators(
+        &self,
+        sql: &str,
+        values: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, Failure> {
         self.open(&self.aside).await?;
         self.ask(&self.aside, sql, values).await
     }
@@ -62,18 +72,19 @@ impl PostgresOutbox {
         sql: &str,
         values: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, OutboxError> {
-        self.ask(&self.session, sql, values).await
+        let asked = self.ask(&self.session, sql, values).await;
+        asked.map_err(|failure| explain(&failure))
     }
 
     /// Makes a connection if there is none.
-    async fn open(&self, place: &Mutex<Option<Arc<Connection>>>) -> Result<(), OutboxError> {
+    async fn open(&self, place: &Mutex<Option<Arc<Connection>>>) -> Result<(), Failure> {
         let mut slot = place.lock().await;
         if slot
             .as_ref()
             .is_none_or(|connection| connection.is_closed())
         {
             let opened = Connection::open(&self.options).await;
-            let opened = opened.map_err(|error| OutboxError::Unavailable(error.to_string()))?;
+            let opened = opened.map_err(|error| Failure::Away(error.to_string()))?;
             *slot = Some(Arc::new(opened));
         }
         Ok(())
@@ -84,24 +95,32 @@ impl PostgresOutbox {
         place: &Mutex<Option<Arc<Connection>>>,
         sql: &str,
         values: &[(&(dyn ToSql + Sync), Type)],
-    ) -> Result<Vec<Row>, OutboxError> {
+    ) -> Result<Vec<Row>, Failure> {
         let connection = place.lock().await.clone();
         let Some(connection) = connection.filter(|connection| !connection.is_closed()) else {
-            return Err(OutboxError::Unavailable("the connection was lost".into()));
+            return Err(Failure::Away("the connection was lost".into()));
         };
         let asked = connection.client().query_typed(sql, values);
         match tokio::time::timeout(self.timeout, asked).await {
-            Ok(result) => result.map_err(|error| explain(&error)),
+            Ok(result) => result.map_err(Failure::Said),
             Err(_) => {
                 // What the connection does is not known.
                 *place.lock().await = None;
                 let seconds = self.timeout.as_secs();
-                Err(OutboxError::Unavailable(format!(
+                Err(Failure::Away(format!(
                     "the database did not answer within {seconds} s"
                 )))
             }
         }
     }
+}
+
+/// Why a database did not answer.
+pub(crate) enum Failure {
+    /// It cannot be reached, or did not answer in time.
+    Away(String),
+    /// What it said, or that the connection broke.
+    Said(Error),
 }
 
 impl std::fmt::Debug for PostgresOutbox {
@@ -159,7 +178,8 @@ impl Outbox for PostgresOutbox {
                 (&owner, Type::TEXT),
                 (&lease_us, Type::INT8),
             ];
-            self.open(&self.session).await?;
+            let opened = self.open(&self.session).await;
+            opened.map_err(|failure| explain(&failure))?;
             let rows = self.query_held(sql, &values).await?;
             let Some(row) = rows.first() else {
                 return Ok(Take::Busy);
@@ -404,7 +424,7 @@ fn envelope(row: &Row) -> Result<Envelope, OutboxError> {
     })
 }
 
-pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
+pub(crate) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
     row: &'a Row,
     column: &str,
 ) -> Result<T, OutboxError> {
@@ -412,7 +432,7 @@ pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
         .map_err(|error| OutboxError::Corrupt(error.to_string()))
 }
 
-pub(super) fn one<T: for<'a> tokio_postgres::types::FromSql<'a>>(
+pub(crate) fn one<T: for<'a> tokio_postgres::types::FromSql<'a>>(
     rows: &[Row],
 ) -> Result<T, OutboxError> {
     let row = rows
@@ -430,7 +450,11 @@ fn to_i64(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn explain(error: &Error) -> OutboxError {
+fn explain(failure: &Failure) -> OutboxError {
+    let error = match failure {
+        Failure::Away(why) => return OutboxError::Unavailable(why.clone()),
+        Failure::Said(error) => error,
+    };
     let Some(said) = error.as_db_error() else {
         return OutboxError::Unavailable(format!("the connection was lost ({error})"));
     };

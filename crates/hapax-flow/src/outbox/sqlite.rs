@@ -43,7 +43,7 @@ impl SqliteOutbox {
     }
 
     /// Runs work on the connection, on a thread that may block.
-    pub(super) fn on_file<'a, T: Send + 'static>(
+    pub(crate) fn on_file<'a, T: Send + 'static>(
         &'a self,
         work: impl FnOnce(&mut Connection) -> Result<T, OutboxError> + Send + 'static,
     ) -> Reply<'a, Result<T, OutboxError>> {
@@ -71,7 +71,7 @@ impl SqliteOutbox {
     }
 
     /// Runs work in a transaction that holds the write lock from its beginning.
-    pub(super) fn write<'a, T: Send + 'static>(
+    pub(crate) fn write<'a, T: Send + 'static>(
         &'a self,
         work: impl FnOnce(&Transaction<'_>) -> Result<T, OutboxError> + Send + 'static,
     ) -> Reply<'a, Result<T, OutboxError>> {
@@ -505,7 +505,7 @@ fn check_fence(tx: &Transaction<'_>, held: &Held) -> Result<(), OutboxError> {
     }
 }
 
-pub(super) fn execute(
+pub(crate) fn execute(
     tx: &Transaction<'_>,
     sql: &str,
     values: impl rusqlite::Params,
@@ -558,13 +558,13 @@ fn envelope(row: &Row<'_>) -> Result<Envelope, OutboxError> {
 }
 
 /// The clock of this machine: every process with this file has the same one.
-pub(super) fn now() -> i64 {
+pub(crate) fn now() -> i64 {
     let now = Timestamp::from_system_time(SystemTime::now());
     i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(super) fn explain(error: rusqlite::Error) -> OutboxError {
+pub(crate) fn explain(error: rusqlite::Error) -> OutboxError {
     let said = error.to_string();
     if said.contains("no such table: hapax_") || said.contains("no such table: sqlite_sequence") {
         return OutboxError::Unusable(

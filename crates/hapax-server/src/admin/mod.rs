@@ -9,6 +9,7 @@ mod answer;
 mod caller;
 mod guard;
 mod health;
+pub(crate) mod inbox;
 pub(crate) mod keys;
 mod listen;
 pub(crate) mod log;
@@ -30,7 +31,6 @@ use axum::response::{IntoResponse, Response};
 use axum::{Router, middleware};
 use hapax::Hapax;
 use hapax::core::operation::OperationIds;
-use hapax_flow::outbox::operate::Operators;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -66,10 +66,17 @@ pub struct Admin {
     unknowns: Unknowns,
     refusals: caller::Refusals,
     reloader: Option<reload::Reloader>,
-    /// The outbox in the database of the store, if it can have one.
-    outbox: Option<Arc<dyn Operators>>,
+    /// The messages in the database of the store, if it can have any.
+    messages: Option<Messages>,
     /// What else is asked for before a scrape.
     refresh: Option<Refresh>,
+}
+
+/// The outbox and the inbox of a database.
+#[derive(Clone)]
+pub(crate) struct Messages {
+    pub(crate) outbox: Arc<dyn hapax_flow::outbox::operate::Operators>,
+    pub(crate) inbox: Arc<dyn hapax_flow::inbox::Operators>,
 }
 
 impl Admin {
@@ -95,7 +102,7 @@ impl Admin {
             unknowns,
             refusals: caller::Refusals::default(),
             reloader: None,
-            outbox: None,
+            messages: None,
             refresh: None,
         }
     }
@@ -109,10 +116,10 @@ impl Admin {
         }
     }
 
-    /// Lets operators look into this outbox.
+    /// Lets operators look into this outbox and inbox.
     #[must_use]
-    pub(crate) fn with_outbox(self, outbox: Option<Arc<dyn Operators>>) -> Admin {
-        Admin { outbox, ..self }
+    pub(crate) fn with_messages(self, messages: Option<Messages>) -> Admin {
+        Admin { messages, ..self }
     }
 
     /// Asks for something before each scrape.
@@ -153,6 +160,7 @@ fn documented() -> OpenApiRouter<Admin> {
         .merge(log::routes())
         .merge(settle::routes())
         .merge(outbox::routes())
+        .merge(inbox::routes())
         .merge(reload::routes())
         .routes(routes!(metrics))
         .routes(routes!(openapi::document))

@@ -236,7 +236,8 @@ async fn skip(
 
 impl Admin {
     fn outbox(&self) -> Result<&Arc<dyn Operators>, Problem> {
-        self.outbox.as_ref().ok_or_else(|| {
+        let messages = self.messages.as_ref();
+        messages.map(|messages| &messages.outbox).ok_or_else(|| {
             let detail = "the store of this gateway has no outbox, because no transaction of a service commits there: messages are in a Postgres, or in a service's own SQLite file (`hapax outbox --store sqlite:FILE`)";
             Problem::new(StatusCode::NOT_FOUND, "no-outbox", detail)
         })
@@ -352,7 +353,7 @@ fn at_place(text: &str) -> Result<(String, i64), String> {
     found.ok_or_else(|| "`after` is `next` of the page before, as it came".to_owned())
 }
 
-fn signed(by: String, reason: String, caller: Caller) -> Result<audit::Signed, Problem> {
+pub(super) fn signed(by: String, reason: String, caller: Caller) -> Result<audit::Signed, Problem> {
     let signed = Signed { by, reason }.signed_by(caller);
     signed
         .and_then(|signed| signed.kept())

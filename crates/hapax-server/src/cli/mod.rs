@@ -6,6 +6,7 @@ mod config_flags;
 mod demo;
 mod fingerprint;
 mod health;
+mod inbox;
 mod keys;
 mod log_flag;
 mod man;
@@ -48,6 +49,7 @@ enum Command {
     Keys(keys::Args),
     Relay(relay::Args),
     Outbox(outbox::Args),
+    Inbox(inbox::Args),
     Config(config::Args),
     Openapi(openapi::Args),
     Fingerprint(fingerprint::Args),
@@ -143,6 +145,7 @@ pub fn main() -> ExitCode {
         Command::Keys(args) => keys::run(args),
         Command::Relay(args) => relay::run(&args),
         Command::Outbox(args) => outbox::run(args),
+        Command::Inbox(args) => inbox::run(args),
         Command::Config(args) => config::run(&args),
         Command::Openapi(args) => openapi::run(&args),
         Command::Fingerprint(args) => fingerprint::run(&args),

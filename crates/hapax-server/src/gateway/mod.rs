@@ -29,7 +29,6 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use hapax::store::tiered::{self, Tiered};
 use hapax::{Drained, Hapax, Limits, Observer, Postgres, Sqlite, Store};
-use hapax_flow::outbox::operate::Operators;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -248,7 +247,7 @@ impl Gateway {
         let (relays, backlogs) = start_relays(&live.load().config, &runtime.metrics)?;
         let operators = operators
             .reloaded_by(for_operators(reloader.clone()))
-            .with_outbox(outbox_of(&live.load().config.store))
+            .with_messages(messages_of(&live.load().config.store))
             .refreshing(backlogs.map(for_scrapes));
 
         let local =
@@ -371,10 +370,13 @@ fn start_relays(
     Ok((Some(relays), Some(backlogs)))
 }
 
-/// The outbox in the database of a store, for operators.
-fn outbox_of(store: &StoreUrl) -> Option<Arc<dyn Operators>> {
+/// The outbox and the inbox in the database of a store, for operators.
+fn messages_of(store: &StoreUrl) -> Option<admin::Messages> {
     let source = Source::of(store).ok()?;
-    Some(source.operators())
+    Some(admin::Messages {
+        outbox: source.operators(),
+        inbox: source.inbox(),
+    })
 }
 
 /// Asking what waits in the outbox, in the form that the admin listener calls.

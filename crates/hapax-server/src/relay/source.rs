@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hapax::store::postgres::ConnectOptions;
+use hapax_flow::inbox::{self, PostgresInbox, SqliteInbox};
 use hapax_flow::outbox::operate::Operators;
 use hapax_flow::outbox::{OutboxError, PostgresOutbox, SqliteOutbox};
 use hapax_flow::publish::Publisher;
@@ -62,6 +63,14 @@ impl Source {
         match self {
             Source::Postgres(options) => Arc::new(PostgresOutbox::new((**options).clone())),
             Source::Sqlite(path) => Arc::new(SqliteOutbox::new(path)),
+        }
+    }
+
+    /// The operators' side of the inbox in the same database.
+    pub(crate) fn inbox(&self) -> Arc<dyn inbox::Operators> {
+        match self {
+            Source::Postgres(options) => Arc::new(PostgresInbox::new((**options).clone())),
+            Source::Sqlite(path) => Arc::new(SqliteInbox::new(path)),
         }
     }
 

@@ -18,7 +18,8 @@ async fn every_route_is_in_the_document_and_nothing_else_is_answered() {
     for path in &paths {
         let target = path
             .replace("{id}", &"0".repeat(64))
-            .replace("{name}", "to-nats");
+            .replace("{name}", "to-nats")
+            .replace("{consumer}", "stock");
         for method in ["get", "post", "put", "delete", "patch", "options", "trace"] {
             let got = world.ask(&method.to_ascii_uppercase(), &target, "").await;
             if documented.contains(&(path.clone(), method.to_owned())) {
@@ -161,6 +162,10 @@ fn the_page_names_every_path() {
         "/v1/outbox/messages",
         "/v1/outbox/messages/{id}",
         "/v1/outbox/messages/{id}/retry",
+        "/v1/inbox/consumers",
+        "/v1/inbox/messages",
+        "/v1/inbox/messages/{consumer}/{id}",
+        "/v1/inbox/messages/{consumer}/{id}/retry",
     ] {
         assert!(
             page.contains(&format!("`GET {path}")) || page.contains(&format!("`POST {path}")),

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hapax::store::guest::Guest;
+use hapax_flow::consume;
 use hapax_server::telemetry::Metrics;
 use hapax_testkit::origin::{Origin, Step};
 
@@ -180,7 +181,11 @@ pub async fn offered() -> Offered {
     other.watch_postgres(|| Some(hapax::store::postgres::Stats::default()));
     other.watch_redis(|| Some(hapax::store::redis::Stats::default()));
     other.watch_cache(|| Some(hapax::store::tiered::Stats::default()));
-    Offered::read(&(scrape + &other.encode() + &of_a_relay(directory.path()).await))
+    let relay = of_a_relay(directory.path()).await;
+    let consumer = consume::metrics([("stock", &consume::Progress::default())]);
+    // Only a broker tells a lag.
+    let lag = "hapax_consumer_lag{consumer=\"stock\"} 3\n";
+    Offered::read(&(scrape + &other.encode() + &relay + "\n" + &consumer + lag))
 }
 
 /// The metrics of a relay.

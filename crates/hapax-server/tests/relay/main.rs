@@ -7,6 +7,7 @@ mod beside;
 mod flags;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod inbox;
 mod operate;
 mod publish;
 

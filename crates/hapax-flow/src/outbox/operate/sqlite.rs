@@ -272,7 +272,7 @@ fn skip(tx: &Transaction<'_>, reader: &str, id: MessageId) -> Result<bool, Outbo
 }
 
 /// Writes into the audit log of the file what was done to what.
-fn write_down(
+pub(crate) fn write_down(
     tx: &Transaction<'_>,
     action: &str,
     signed: &Signed,

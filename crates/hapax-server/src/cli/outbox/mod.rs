@@ -2,10 +2,10 @@
 
 mod change;
 mod list;
-mod place;
+pub(super) mod place;
 mod readers;
 mod show;
-mod table;
+pub(super) mod table;
 mod watch;
 
 use super::Exit;

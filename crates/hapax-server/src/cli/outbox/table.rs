@@ -6,7 +6,7 @@ const GAP: usize = 2;
 
 /// A table of these rows. Harmful characters are escaped. On a terminal that is too narrow, the
 /// last column is cut.
-pub(super) fn draw<const N: usize>(names: [&str; N], rows: &[[String; N]]) -> String {
+pub(in crate::cli) fn draw<const N: usize>(names: [&str; N], rows: &[[String; N]]) -> String {
     let rows: Vec<[String; N]> = rows
         .iter()
         .map(|row| row.each_ref().map(|cell| text::line(cell).into_owned()))
