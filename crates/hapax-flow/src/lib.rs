@@ -5,9 +5,9 @@
 //! it.
 
 pub mod consume;
+pub mod inbox;
 mod kafka;
 mod nats;
-pub mod inbox;
 pub mod outbox;
 pub mod publish;
 pub mod rabbitmq;

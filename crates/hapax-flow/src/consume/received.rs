@@ -63,7 +63,7 @@ impl Received {
     ///
     /// The id is made of this message's, of the consumer and of `step`, so that handling this
     /// message again emits the same message again. It names this message as its cause, and carries
-    /// the same correlation id.
+    /// the same correlation id and trace.
     ///
     /// # Errors
     ///
@@ -74,13 +74,24 @@ impl Received {
         step: &str,
         message: Message,
     ) -> Result<MessageId, EmitError<S::Error>> {
-        let correlation = self
-            .header("ce-correlationid")
-            .or_else(|| self.header(headers::CORRELATION_ID));
-        let message = message
+        let given = |of_event, name| self.header(of_event).or_else(|| self.header(name));
+        let correlation = given("ce-correlationid", headers::CORRELATION_ID);
+        let mut message = message
             .id(MessageId::caused_by(&self.consumer, &self.id, step))
             .header(headers::CAUSATION_ID, &*self.id)
             .default_header(headers::CORRELATION_ID, correlation);
+        // A message that names a trace of its own has its state too.
+        if !message.has_header(headers::TRACEPARENT) {
+            message = message
+                .default_header(
+                    headers::TRACEPARENT,
+                    given("ce-traceparent", headers::TRACEPARENT),
+                )
+                .default_header(
+                    headers::TRACESTATE,
+                    given("ce-tracestate", headers::TRACESTATE),
+                );
+        }
         emit(session, message).await
     }
 

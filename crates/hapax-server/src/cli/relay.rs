@@ -19,10 +19,12 @@ use super::{Exit, text};
 use crate::config::{Environment, Relay, StoreUrl, file, give_up, reader_name};
 use crate::destination::Destination;
 use crate::relay::{OnceError, RelayMetrics, Relays, Source, once};
-use crate::telemetry::logs;
+use crate::telemetry::{Traces, logs};
 
 /// How long relays may take to end what is under way, after a first signal.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the last traces may take to be sent.
+const LAST_TRACES: Duration = Duration::from_secs(5);
 
 /// Publish messages that were emitted with hapax.emit, or from Rust, to where they are read.
 ///
@@ -89,10 +91,15 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let ended = runtime.block_on(async {
         let stop = Stop::new()?;
         source.check().await.map_err(Exit::usage)?;
-        match args.once {
-            true => publish_once(args, &source, &relays, stop).await,
-            false => publish(args, &source, &relays, stop).await,
+        let traces = Traces::from_env().map_err(Exit::usage)?;
+        let ended = match args.once {
+            true => publish_once(args, &source, &relays, traces.clone(), stop).await,
+            false => publish(args, &source, &relays, traces.clone(), stop).await,
+        };
+        if let Some(traces) = traces {
+            traces.shutdown(LAST_TRACES).await;
         }
+        ended
     });
     runtime.shutdown_background();
     logs::finish();
@@ -172,6 +179,7 @@ async fn publish(
     args: &Args,
     source: &Source,
     relays: &[Relay],
+    traces: Option<Traces>,
     mut stop: Stop,
 ) -> Result<(), Exit> {
     let socket = match args.metrics {
@@ -182,7 +190,7 @@ async fn publish(
         })?),
         None => None,
     };
-    let running = Relays::start(source, relays).map_err(Exit::usage)?;
+    let running = Relays::start(source, relays, traces).map_err(Exit::usage)?;
     for relay in relays {
         let (reader, to) = (&relay.reader, relay.to.to_string());
         tracing::info!(reader, to, "the relay begins");
@@ -214,10 +222,11 @@ async fn publish_once(
     args: &Args,
     source: &Source,
     relays: &[Relay],
+    traces: Option<Traces>,
     mut stop: Stop,
 ) -> Result<(), Exit> {
     let told = CancellationToken::new();
-    let publishing = once(source, relays, told.clone());
+    let publishing = once(source, relays, traces.as_ref(), told.clone());
     tokio::pin!(publishing);
     let counted = tokio::select! {
         counted = &mut publishing => counted,

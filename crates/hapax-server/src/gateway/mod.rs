@@ -244,7 +244,7 @@ impl Gateway {
             options.reread,
             options.reload_scopes,
         );
-        let (relays, backlogs) = start_relays(&live.load().config, &runtime.metrics)?;
+        let (relays, backlogs) = start_relays(&live.load().config, &runtime)?;
         let operators = operators
             .reloaded_by(for_operators(reloader.clone()))
             .with_messages(messages_of(&live.load().config.store))
@@ -358,15 +358,18 @@ impl Gateway {
 /// Starts the relays of a configuration, and has them counted.
 fn start_relays(
     config: &Config,
-    metrics: &Metrics,
+    runtime: &Runtime,
 ) -> Result<(Option<Relays>, Option<Arc<Backlogs>>), StartError> {
     if config.relays.is_empty() {
         return Ok((None, None));
     }
     let source = Source::of(&config.store).map_err(StartError::Setting)?;
-    let relays = Relays::start(&source, &config.relays).map_err(StartError::Setting)?;
+    let relays = Relays::start(&source, &config.relays, runtime.traces.clone())
+        .map_err(StartError::Setting)?;
     let backlogs = Backlogs::new(&source, relays.runtime.clone());
-    metrics.watch_relays(relay::stats(&relays, &backlogs));
+    runtime
+        .metrics
+        .watch_relays(relay::stats(&relays, &backlogs));
     Ok((Some(relays), Some(backlogs)))
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hapax::core::flow::RetryPolicy;
 use hapax_flow::outbox::OutboxError;
+use hapax_flow::publish::Publisher;
 use hapax_flow::relay::{Counts, Options, Progress};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinSet;
@@ -15,6 +16,7 @@ use super::Source;
 use super::source::AnyRelay;
 use crate::config::Relay;
 use crate::destination::Destination;
+use crate::telemetry::{Traced, Traces};
 
 /// A relay that blocks, as one to a full pipe does, must not keep the others from renewing their
 /// leases.
@@ -34,12 +36,16 @@ pub(crate) struct Relays {
 }
 
 impl Relays {
-    /// Starts a relay for each of these.
+    /// Starts a relay for each of these. With `traces` each publication has a span.
     ///
     /// # Errors
     ///
     /// If a destination cannot work, with its relay and the reason.
-    pub(crate) fn start(source: &Source, relays: &[Relay]) -> Result<Relays, String> {
+    pub(crate) fn start(
+        source: &Source,
+        relays: &[Relay],
+        traces: Option<Traces>,
+    ) -> Result<Relays, String> {
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
         let (tell, told) = mpsc::sync_channel(1);
         let work = {
@@ -48,7 +54,8 @@ impl Relays {
             move || {
                 let _ended = ended.drop_guard();
                 let begun = runtime().and_then(|runtime| {
-                    let relays = runtime.block_on(async { open(&source, &relays) })?;
+                    let relays =
+                        runtime.block_on(async { open(&source, &relays, traces.as_ref()) })?;
                     Ok((runtime, relays))
                 });
                 let (runtime, relays) = match begun {
@@ -104,9 +111,10 @@ impl Drop for Relays {
 pub(crate) async fn once(
     source: &Source,
     relays: &[Relay],
+    traces: Option<&Traces>,
     stop: CancellationToken,
 ) -> Result<Vec<(String, Counts)>, OnceError> {
-    let opened = open(source, relays).map_err(OnceError::Destination)?;
+    let opened = open(source, relays, traces).map_err(OnceError::Destination)?;
     let mut counted = Vec::new();
     for (name, relay) in opened {
         let stop = stop.clone();
@@ -136,12 +144,24 @@ fn runtime() -> Result<Runtime, String> {
     built.map_err(|error| format!("the system gave no resources for the relays: {error}"))
 }
 
-fn open(source: &Source, relays: &[Relay]) -> Result<Vec<(String, Arc<AnyRelay>)>, String> {
+fn open(
+    source: &Source,
+    relays: &[Relay],
+    traces: Option<&Traces>,
+) -> Result<Vec<(String, Arc<AnyRelay>)>, String> {
     let open = |relay: &Relay| {
         let publisher = relay
             .to
             .open(relay)
             .map_err(|reason| format!("the relay {}: {reason}", relay.reader))?;
+        let publisher: Arc<dyn Publisher> = match traces {
+            Some(traces) => Arc::new(Traced {
+                publisher,
+                traces: traces.clone(),
+                reader: relay.reader.clone(),
+            }),
+            None => publisher,
+        };
         let relaying = source.relay(publisher, relay.options());
         Ok((relay.reader.clone(), Arc::new(relaying)))
     };

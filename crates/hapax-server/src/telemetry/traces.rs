@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use hapax::core::flow::{Envelope, Verdict, headers};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version};
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
@@ -102,6 +103,44 @@ impl Traces {
         Span(self.0.tracer.build_with_context(builder, &parent))
     }
 
+    /// Sends the span of a publication that began at this time and has just ended. It is a child of
+    /// the span in which the message was emitted; a message that names none has no span.
+    pub(crate) fn published(
+        &self,
+        reader: &str,
+        message: &Envelope,
+        verdict: &Verdict,
+        began: SystemTime,
+    ) {
+        let parent = message.header(headers::TRACEPARENT).and_then(|parent| {
+            parse(
+                parent,
+                message.header(headers::TRACESTATE).unwrap_or_default(),
+            )
+        });
+        let Some(parent) = parent.filter(|_| *verdict != Verdict::NotSent) else {
+            return;
+        };
+        let attributes = vec![
+            KeyValue::new("messaging.operation.type", "send"),
+            KeyValue::new("messaging.destination.name", message.topic.clone()),
+            KeyValue::new("messaging.message.id", message.id.to_string()),
+            KeyValue::new("hapax.reader", reader.to_owned()),
+        ];
+        let status = match verdict.reason() {
+            Some(_) => Status::error(""),
+            None => Status::Unset,
+        };
+        let builder = SpanBuilder::from_name(format!("publish {}", message.topic))
+            .with_kind(SpanKind::Producer)
+            .with_start_time(began)
+            .with_attributes(attributes);
+        let parent = Context::new().with_remote_span_context(parent);
+        let mut span = self.0.tracer.build_with_context(builder, &parent);
+        span.set_status(status);
+        span.end();
+    }
+
     /// Sends the remaining spans, for at most `deadline`. Spans that end later are not sent.
     pub async fn shutdown(&self, deadline: Duration) {
         let (provider, (tell, told)) = (self.0.provider.clone(), oneshot::channel());
@@ -146,7 +185,7 @@ impl Span {
         ));
         self.0
             .set_attribute(KeyValue::new("hapax.outcome", outcome.label()));
-        if let Some(original) = original.and_then(parse) {
+        if let Some(original) = original.and_then(|original| parse(original, "")) {
             self.0
                 .add_link(original, vec![KeyValue::new("hapax.link", "original")]);
         }
@@ -167,10 +206,10 @@ fn traceparent(context: &SpanContext) -> HeaderValue {
     HeaderValue::try_from(text).expect("hexadecimal is a header value")
 }
 
-fn parse(traceparent: &str) -> Option<SpanContext> {
+fn parse(traceparent: &str, tracestate: &str) -> Option<SpanContext> {
     let carrier = Carrier {
         traceparent: Some(traceparent),
-        tracestate: Cow::default(),
+        tracestate: Cow::Borrowed(tracestate),
     };
     let context = TraceContextPropagator::new().extract_with_context(&Context::new(), &carrier);
     let span = context.span().span_context().clone();
@@ -370,6 +409,68 @@ mod tests {
             format!("00-{}-{}-01", &CLIENT[3..35], hex(&span.span_id))
         );
         assert_eq!(headers[TRACESTATE], "a=1,b=2");
+    }
+
+    #[tokio::test]
+    async fn a_publication_is_a_child_of_the_span_that_emitted_the_message() {
+        let (mut collected, traces) = collector().await;
+        let message = |headers: &[(&str, &str)]| Envelope {
+            sequence: 1,
+            id: "0192f7a0-0000-7000-8000-000000000001".parse().unwrap(),
+            at: hapax::core::Timestamp::ZERO,
+            topic: "orders".to_owned(),
+            key: Some("sk_secret".to_owned()),
+            ordered: true,
+            version: None,
+            headers: headers
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+            payload: Bytes::from_static(b"secret"),
+        };
+        let traced = message(&[("traceparent", CLIENT), ("tracestate", "a=1")]);
+        let accepted = Verdict::ACCEPTED;
+        let began = SystemTime::now();
+        // Nothing was attempted, or there is no trace to join.
+        traces.published("to-nats", &traced, &Verdict::NotSent, began);
+        traces.published("to-nats", &message(&[]), &accepted, began);
+        traces.published(
+            "to-nats",
+            &message(&[("traceparent", "00-0-0-01")]),
+            &accepted,
+            began,
+        );
+        traces.published("to-nats", &traced, &accepted, began);
+        traces.published(
+            "to-nats",
+            &traced,
+            &Verdict::Refused("secret".to_owned()),
+            began,
+        );
+        traces.shutdown(Duration::from_secs(10)).await;
+        let body = collected.recv().await.unwrap();
+        assert!(!body.windows(6).any(|part| part == b"secret"));
+        let sent = ExportTraceServiceRequest::decode(body).unwrap();
+        let spans = &sent.resource_spans[0].scope_spans[0].spans;
+        assert_eq!(spans.len(), 2);
+        for span in spans {
+            let hex = |bytes: &[u8]| -> String {
+                bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+            };
+            assert_eq!(
+                (hex(&span.trace_id), hex(&span.parent_span_id)),
+                (CLIENT[3..35].to_owned(), CLIENT[36..52].to_owned())
+            );
+            assert_eq!(span.name, "publish orders");
+            assert_eq!(span.trace_state, "a=1");
+            let id = Value::StringValue("0192f7a0-0000-7000-8000-000000000001".to_owned());
+            assert_eq!(attribute(span, "messaging.message.id"), Some(&id));
+        }
+        // 2 is an error.
+        let codes = spans
+            .iter()
+            .map(|span| span.status.as_ref().map_or(0, |status| status.code));
+        assert_eq!(codes.collect::<Vec<_>>(), [0, 2]);
     }
 
     #[tokio::test]

@@ -2,7 +2,10 @@
 
 use hapax_testkit::servers::{Kafka, Postgres};
 
-use crate::harness::{self, Program, Signal, migrated, words};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use prost::Message as _;
+
+use crate::harness::{self, Program, Service, Serving, Signal, migrated, whole, words};
 use crate::{emit, free_address, guest, hapax, insert, lines};
 
 fn relay(line: &str) -> Program {
@@ -161,4 +164,38 @@ fn messages_go_to_kafka_once_also_when_the_position_of_the_reader_was_lost() {
     assert_eq!(read.len(), 3, "{read:?}");
     let is_ours = |line: &&String| line.contains(&format!("ce_id:{id},"));
     assert_eq!(read.iter().filter(is_ours).count(), 1, "{read:?}");
+}
+
+/// From the transaction that emitted it to the destination, in one trace.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publication_is_in_the_trace_of_its_message() {
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    let url = migrated(postgres);
+    let (trace, span) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
+    let parent = format!("00-{trace}-{span}-01");
+    let sql = format!(
+        "SELECT hapax.emit('orders', 'o-1', 'paid', jsonb_build_object('traceparent', '{parent}'))"
+    );
+    postgres.psql(harness::database_name(&url), &sql);
+    let collector = Service::start(Serving::default(), |_| whole(200, ""));
+    let line = format!("relay --once --store {url} --to stdout:");
+    let said = harness::said(harness::hapax().args(words(&line)).env(
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        format!("http://{}", collector.address),
+    ));
+    said.assert_lines(0, 1);
+    // Consumers go on from where it was emitted.
+    assert_eq!(lines(&said.stdout)[0]["headers"]["traceparent"], parent);
+    collector.wait_asked(1).await;
+    let sent = &collector.asked()[0];
+    let sent = ExportTraceServiceRequest::decode(sent.body.clone()).unwrap();
+    let span_of = &sent.resource_spans[0].scope_spans[0].spans[0];
+    let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
+    assert_eq!(span_of.name, "publish orders");
+    assert_eq!(
+        (hex(&span_of.trace_id), hex(&span_of.parent_span_id)),
+        (trace.into(), span.into())
+    );
 }

@@ -361,6 +361,7 @@ async fn claim<S: Session>(
                         &won.head,
                         policy.clone(),
                         engine.store.clone(),
+                        call.trace.clone(),
                     ),
                     head: won.head,
                     engine: engine.clone(),

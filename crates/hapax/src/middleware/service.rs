@@ -33,7 +33,7 @@ use super::request_id::{REQUEST_ID, request_id, value};
 use super::source::RequestData;
 use super::{BoxError, answer, request, work};
 use crate::observe::{Event, Subject};
-use crate::once::{Call, Counted, Operation, Reply, UnverifiedCall};
+use crate::once::{Call, Counted, Operation, Reply, Trace, UnverifiedCall};
 
 /// A service whose guarded requests have one effect per key. Made by
 /// [`Guard`](super::Guard).
@@ -666,6 +666,7 @@ impl Shared {
             key,
             policy: self.policy.clone(),
             request_id: parts.extensions.get::<RequestId>().cloned(),
+            trace: Trace::of(&parts.headers),
             request: buffered.clone(),
             counted: counted.into(),
             unverified,

@@ -17,6 +17,7 @@ use hapax_core::request_id::RequestId;
 use hapax_core::scope::{RecordId, Scope};
 use hapax_core::time::Timestamp;
 
+use super::trace::Trace;
 use super::velocity::Counted;
 use crate::observe::{Source, Subject};
 
@@ -30,6 +31,8 @@ pub(crate) struct Call {
     pub(crate) policy: Arc<Policy>,
     /// The id of the request in every log; `None` without HTTP.
     pub(crate) request_id: Option<RequestId>,
+    /// The trace that the request belongs to.
+    pub(crate) trace: Option<Trace>,
     pub(crate) request: Arc<dyn Request>,
     /// The velocity rules for which it counts if its key is new.
     pub(crate) counted: Arc<[Counted]>,

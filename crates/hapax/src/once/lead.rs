@@ -364,6 +364,7 @@ impl<'a> Leader<'a> {
             policy: self.call.policy.clone(),
             store: self.engine.store.clone(),
             follows_lost: running.follows.is_some(),
+            trace: self.call.trace.clone(),
         };
         let id = operation_ids.make(&self.call.id, running.head.created_at);
         Claimed {

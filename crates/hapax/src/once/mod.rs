@@ -103,6 +103,7 @@ mod shadow;
 mod sweep;
 #[cfg(feature = "testing")]
 mod testing;
+mod trace;
 mod usage;
 mod velocity;
 
@@ -125,6 +126,7 @@ pub use run_error::RunError;
 pub(crate) use shadow::Prediction;
 pub use sweep::Sweep;
 pub(crate) use sweep::run_once as sweep_once;
+pub(crate) use trace::Trace;
 pub(crate) use usage::Reserved;
 pub use usage::Usage;
 pub(crate) use velocity::Counted;

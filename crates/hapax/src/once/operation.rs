@@ -15,6 +15,7 @@ use hapax_core::time::Timestamp;
 use tokio::sync::Notify;
 
 use super::quota_store::QuotaStore;
+use super::trace::Trace;
 
 /// How and when an attempt finished in a transaction of its work.
 #[derive(Clone, Debug)]
@@ -35,6 +36,7 @@ struct Inside {
     fence: Fence,
     attempt: u32,
     request_id: Option<RequestId>,
+    trace: Option<Trace>,
     key: Key,
     scope: Arc<Scope>,
     follows_lost: bool,
@@ -56,6 +58,8 @@ pub(super) struct OperationContext {
     pub(super) store: Arc<QuotaStore>,
     /// Whether the previous attempt was lost, and may have had its effect.
     pub(super) follows_lost: bool,
+    /// The trace that the request of this attempt belongs to.
+    pub(super) trace: Option<Trace>,
 }
 
 impl Operation {
@@ -69,11 +73,13 @@ impl Operation {
         head: &Head,
         policy: Arc<Policy>,
         store: Arc<QuotaStore>,
+        trace: Option<Trace>,
     ) -> Self {
         let ties = OperationContext {
             policy,
             store,
             follows_lost: false,
+            trace,
         };
         let of_this_life = ids.make(&head.id, head.created_at);
         Operation::make(ids.of_every_life(&head.id), of_this_life, head, ties, true)
@@ -90,6 +96,7 @@ impl Operation {
             policy,
             store,
             follows_lost,
+            trace,
         } = ties;
         Operation(Arc::new(Inside {
             record: head.id,
@@ -98,6 +105,7 @@ impl Operation {
             fence: head.fence,
             attempt: head.attempts,
             request_id: head.request_id.clone(),
+            trace,
             key: head.key.clone(),
             scope: head.scope.clone(),
             follows_lost,
@@ -150,6 +158,11 @@ impl Operation {
     /// `None` without HTTP.
     pub fn request_id(&self) -> Option<&RequestId> {
         self.0.request_id.as_ref()
+    }
+
+    /// The trace that the request of this attempt belongs to.
+    pub(crate) fn trace(&self) -> Option<&Trace> {
+        self.0.trace.as_ref()
     }
 
     /// Whether the previous attempt was lost, and may have had its effect.

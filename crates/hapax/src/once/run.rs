@@ -204,6 +204,7 @@ impl Once {
             key,
             policy: self.policy.clone(),
             request_id: None,
+            trace: None,
             counted: self.counted(),
             unverified: None,
             wait: self

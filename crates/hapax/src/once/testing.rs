@@ -94,6 +94,7 @@ impl Operation {
             policy,
             store: Arc::new(QuotaStore::new(store, Quotas::default())),
             follows_lost: false,
+            trace: None,
         };
         Operation::new(id, &head, ties)
     }

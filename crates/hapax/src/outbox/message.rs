@@ -97,11 +97,14 @@ impl Message {
     /// Adds a header if there is a value and no header of this name yet.
     pub fn default_header(self, name: &str, value: Option<&str>) -> Message {
         match value {
-            Some(value) if self.headers.iter().all(|(given, _)| given != name) => {
-                self.header(name, value)
-            }
+            Some(value) if !self.has_header(name) => self.header(name, value),
             _ => self,
         }
+    }
+
+    /// Whether it has a header of this name.
+    pub fn has_header(&self, name: &str) -> bool {
+        self.headers.iter().any(|(given, _)| given == name)
     }
 
     pub(super) fn own_id(&self) -> Option<MessageId> {

@@ -51,7 +51,7 @@ pub use message::Message;
 use hapax_core::flow::headers;
 
 use crate::join::Session;
-use crate::once::Operation;
+use crate::once::{Operation, Trace};
 
 /// Emits a message in this session's transaction, and returns its id.
 ///
@@ -91,7 +91,8 @@ impl Operation {
     /// Emits a message in this session's transaction, and returns its id.
     ///
     /// The id is made of the operation and the [step](Message::step), so an operation that runs
-    /// again emits the same message again. The message carries the id of the request.
+    /// again emits the same message again. The message carries the id of the request, and the trace
+    /// that it belongs to.
     ///
     /// The transaction must be the one that this operation [finishes](Operation::finish) in:
     /// otherwise an attempt that lost its fence may still emit.
@@ -151,10 +152,18 @@ impl Operation {
             MessageId::of(self.of_this_life(), message.own_step().unwrap_or(&number))
         });
         let request_id = self.request_id().map(|id| id.as_str());
-        (
-            id,
-            message.default_header(headers::CORRELATION_ID, request_id),
-        )
+        let message = message.default_header(headers::CORRELATION_ID, request_id);
+        (id, in_trace(message, self.trace()))
+    }
+}
+
+/// The message with the trace of the request, unless it names one of its own.
+fn in_trace(message: Message, trace: Option<&Trace>) -> Message {
+    match trace {
+        Some(trace) if !message.has_header(headers::TRACEPARENT) => message
+            .default_header(headers::TRACEPARENT, Some(&*trace.parent))
+            .default_header(headers::TRACESTATE, trace.state.as_deref()),
+        _ => message,
     }
 }
 

@@ -19,5 +19,6 @@ mod script;
 mod service;
 #[path = "../inbox/story.rs"]
 mod story;
+mod trace;
 mod world;
 mod zombie;
