@@ -5,12 +5,13 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hapax_flow::publish::cloud_events::CloudEvents;
 use hapax_flow::publish::webhook::{self, Endpoint, Secret};
 use hapax_flow::publish::{
     Kafka, KafkaCredentials, KafkaOptions, KafkaServers, KafkaTls, Nats, NatsCredentials,
-    NatsOptions, Null, Publisher, Stdout, Webhook,
+    NatsOptions, Null, Publisher, RedisOptions, RedisStreams, RedisTrim, Stdout, Webhook,
 };
 
 use percent_encoding::percent_decode_str;
@@ -18,7 +19,7 @@ use percent_encoding::percent_decode_str;
 use crate::config::{OnUnknown, Relay, Sasl};
 
 /// Every form of a destination, for messages.
-const FORMS: &str = "nats://HOST:PORT, tls://HOST:PORT for NATS with TLS, kafka://HOST:PORT/TOPIC, kafkas://HOST:PORT/TOPIC for Kafka with TLS, https://HOST/PATH for webhooks, stdout: or null:";
+const FORMS: &str = "nats://HOST:PORT, tls://HOST:PORT for NATS with TLS, kafka://HOST:PORT/TOPIC, kafkas://HOST:PORT/TOPIC for Kafka with TLS, redis://HOST:PORT (rediss:// with TLS), https://HOST/PATH for webhooks, stdout: or null:";
 
 /// A destination of messages.
 #[derive(Clone, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub enum Destination {
     Nats(Vec<String>),
     /// Topics of Kafka: `kafka://` or `kafkas://`, servers behind commas, and the topic.
     Kafka(String),
+    /// Streams of a Redis or Valkey: `redis://` or `rediss://`.
+    Redis(String),
     /// Webhooks: `https://`, or `http://` to this machine.
     Webhook(String),
 }
@@ -43,6 +46,7 @@ impl Destination {
             Destination::Null => "null",
             Destination::Nats(_) => "nats",
             Destination::Kafka(_) => "kafka",
+            Destination::Redis(_) => "redis",
             Destination::Webhook(_) => "webhook",
         }
     }
@@ -60,6 +64,7 @@ impl Destination {
             Destination::Null => Arc::new(Null),
             Destination::Nats(servers) => Arc::new(nats(servers, relay)?),
             Destination::Kafka(url) => Arc::new(kafka(url, relay)?),
+            Destination::Redis(url) => Arc::new(redis(url, relay)?),
             Destination::Webhook(url) => {
                 let endpoint = Endpoint {
                     allow_networks: relay.allow_networks.clone(),
@@ -106,6 +111,25 @@ fn nats(servers: &[String], relay: &Relay) -> Result<Nats, String> {
         to.credentials = NatsCredentials::File(file.clone());
     }
     Nats::new(options).map_err(|error| error.to_string())
+}
+
+fn redis(url: &str, relay: &Relay) -> Result<RedisStreams, String> {
+    let mut options = RedisOptions::new(url);
+    options.server.ca_file.clone_from(&relay.ca_file);
+    options.stream.clone_from(&relay.stream);
+    options.events = events(relay)?;
+    options.trim = match (relay.stream_length_max, relay.stream_age_max) {
+        (None, Duration::ZERO) => RedisTrim::Never,
+        (Some(entries), Duration::ZERO) => RedisTrim::Length(entries),
+        (None, age) => RedisTrim::Age(age),
+        (Some(_), _) => {
+            return Err(
+                "a stream is trimmed by length or by age: leave out stream_length_max or stream_age_max"
+                    .to_owned(),
+            );
+        }
+    };
+    RedisStreams::new(options).map_err(|error| error.to_string())
 }
 
 fn kafka(url: &str, relay: &Relay) -> Result<Kafka, String> {
@@ -223,6 +247,11 @@ impl FromStr for Destination {
                 KafkaUrl::parse(text)?.check()?;
                 Ok(Destination::Kafka(text.to_owned()))
             }
+            Some(("redis" | "rediss", _)) => {
+                let checked = RedisStreams::new(RedisOptions::new(text));
+                checked.map_err(|error| error.to_string())?;
+                Ok(Destination::Redis(text.to_owned()))
+            }
             Some(("https" | "http", _)) => Ok(Destination::Webhook(text.to_owned())),
             None if matches!(text, "stdout" | "null") => Err(format!("write {text}: with a colon")),
             // What follows may contain a password.
@@ -245,6 +274,7 @@ impl fmt::Display for Destination {
                 f.write_str(&shown.join(","))
             }
             Destination::Kafka(url) => f.write_str(&without_user(url)),
+            Destination::Redis(url) => f.write_str(&without_user(url)),
             Destination::Webhook(url) => {
                 let shown = without_user(url);
                 let (scheme, rest) = shown.split_once("://").unwrap_or(("https", &shown));
@@ -282,6 +312,7 @@ mod tests {
             Destination::Null,
             Destination::Nats(vec!["nats://a:4222".into(), "tls://b:4222".into()]),
             Destination::Kafka("kafkas://a:9092,b:9092/shop.{topic}".into()),
+            Destination::Redis("rediss://a:6379/2".into()),
         ] {
             assert_eq!(destination.to_string().parse(), Ok(destination));
         }
@@ -292,6 +323,7 @@ mod tests {
         for (text, shown) in [
             ("nats://user:word@host:4222", "nats://host:4222"),
             ("kafka://u:s3cret@a:9092,b:9092", "kafka://a:9092,b:9092"),
+            ("redis://:word@host:6379/1", "redis://host:6379/1"),
             (
                 "https://u:p@example.com/hooks/s3cret?key=1",
                 "https://example.com/…",
@@ -318,6 +350,7 @@ mod tests {
             ("kafka://u:secret@a", "is not HOST:PORT"),
             ("kafka://secret@a:1", "has no password"),
             ("kafka://a:1/{key}", "only {topic} may stand in braces"),
+            ("redis://:secret@", "write redis://HOST:PORT"),
             ("", "this is no destination"),
         ] {
             let refused = text.parse::<Destination>().unwrap_err();

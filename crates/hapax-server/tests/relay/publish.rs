@@ -1,6 +1,8 @@
 //! What `hapax relay` publishes.
 
-use hapax_testkit::servers::{Kafka, Postgres};
+use std::time::{Duration, Instant};
+
+use hapax_testkit::servers::{Kafka, Postgres, Redis};
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message as _;
@@ -198,4 +200,48 @@ async fn a_publication_is_in_the_trace_of_its_message() {
         (hex(&span_of.trace_id), hex(&span_of.parent_span_id)),
         (trace.into(), span.into())
     );
+}
+
+#[tokio::test]
+async fn messages_go_to_streams_of_redis() {
+    let Some(redis) = Redis::start(&[("requirepass", "s3cret")]) else {
+        return;
+    };
+    let (directory, path) = guest().await;
+    insert(&path, "o-1", "paid");
+    insert(&path, "o-1", "sent");
+    let file = directory.path().join("hapax.toml");
+    let configuration = format!(
+        "store = \"sqlite:{}\"\n[relay.shop]\nto = \"{}\"\nstream = \"shop:{{topic}}\"\nstream_length_max = 1000\n",
+        path.display(),
+        redis.url()
+    );
+    std::fs::write(&file, configuration).unwrap();
+    let said = hapax(&format!("relay --once --config {}", file.display()));
+    said.assert_told("shop: published 2, set aside 0, given up 0");
+    let entries = redis.cli(&["XRANGE", "shop:orders", "-", "+"]);
+    let lines: Vec<&str> = entries.lines().collect();
+    let payloads: Vec<&str> = lines
+        .windows(2)
+        .filter(|pair| pair[0] == "payload")
+        .map(|pair| pair[1])
+        .collect();
+    assert_eq!(payloads, ["paid", "sent"]);
+    assert!(
+        lines.contains(&"ce-id") && lines.contains(&"o-1"),
+        "{entries}"
+    );
+
+    // One that was kept out takes its place again while it has the reader.
+    let mut relay = relay(&format!("--config {}", file.display()));
+    relay.wait_for("the relay is active");
+    assert!(!relay.log().contains("s3cret"), "{}", relay.log());
+    redis.cli(&["SET", "hapax:relay:shop", "another"]);
+    insert(&path, "o-2", "paid");
+    relay.wait_for("another relay publishes for the reader shop");
+    let ended = Instant::now() + Duration::from_secs(30);
+    while redis.cli(&["XLEN", "shop:orders"]).trim() != "3" {
+        assert!(Instant::now() < ended, "{}", relay.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

@@ -21,7 +21,8 @@ settings! {
         /// where messages go: `nats://HOST:PORT` (`tls://` for TLS; several with commas), to streams
         /// of JetStream; `kafka://HOST:PORT/TOPIC` (`kafkas://` for TLS; several servers with commas),
         /// in transactions, where `{topic}` stands for the topic of a message, and is all of it by
-        /// default; `https://HOST/PATH`, as webhooks; `stdout:`, a line of JSON for each;
+        /// default; `redis://HOST:PORT` (`rediss://` for TLS), to Redis Streams;
+        /// `https://HOST/PATH`, as webhooks; `stdout:`, a line of JSON for each;
         /// `null:`, nowhere, for measuring
         to: Destination = required,
             shown_text(|text| text.parse(), display).compared_by(compared).at_start(),
@@ -47,7 +48,7 @@ settings! {
             "1s";
         /// the source of messages in the sense of CloudEvents
         source: String = is "/hapax", text(|text| Ok(text.to_owned())).at_start(), "/shop";
-        /// how NATS, Kafka and webhooks carry messages: `binary`, the payload as it is, with the rest in
+        /// how NATS, Kafka, Redis and webhooks carry messages: `binary`, the payload as it is, with the rest in
         /// headers; `structured`, all in one JSON object
         cloud_events: Mode = is "binary",
             choice(&["binary", "structured"], mode, |mode| Some(mode_word(*mode).to_owned()))
@@ -82,7 +83,16 @@ settings! {
             choice(&["plain", "scram-sha-256", "scram-sha-512"], sasl, |sasl| Some(sasl_word(*sasl).to_owned()))
             .at_start(),
             "plain";
-        /// certificate authorities that NATS, Kafka and webhooks may have, in PEM
+        /// the stream of a message at Redis; `{topic}` stands for its topic
+        stream: String = is "{topic}", text(|text| Ok(text.to_owned())).at_start(), "shop:{topic}";
+        /// entries that a stream of Redis keeps, somewhat more: older ones are removed, whether they
+        /// were consumed or not
+        stream_length_max: Option<u64> = none, count(1, 1 << 50).at_start(), "1000000";
+        /// how long a stream of Redis keeps entries, somewhat more; `0s`: for ever
+        stream_age_max: Duration = is "0s",
+            duration(true, Duration::from_secs(10 * 365 * 24 * 60 * 60), "write at most \"87600h\"").at_start(),
+            "168h";
+        /// certificate authorities that NATS, Kafka, Redis and webhooks may have, in PEM
         ca_file: Option<PathBuf> = none, file().at_start(), "ca.pem";
     }
     and {
@@ -167,7 +177,9 @@ pub(super) fn whole_path(text: &str) -> Result<String, String> {
 pub(super) fn compared(to: &Destination) -> Option<String> {
     Some(match to {
         Destination::Nats(servers) => servers.join(","),
-        Destination::Kafka(url) | Destination::Webhook(url) => url.clone(),
+        Destination::Kafka(url) | Destination::Redis(url) | Destination::Webhook(url) => {
+            url.clone()
+        }
         other => other.to_string(),
     })
 }
