@@ -18,7 +18,7 @@ fn the_examples_have_the_same_tables() {
 
 #[test]
 fn the_lock_file_names_no_registry() {
-    for folder in ["orders-node", "two-calls/node"] {
+    for folder in ["orders-node", "stock-node", "two-calls/node"] {
         let lock = std::fs::read_to_string(example(folder).join("package-lock.json")).unwrap();
         assert!(
             !lock.contains("\"resolved\""),

@@ -19,5 +19,6 @@ mod pages;
 mod paths;
 mod psql;
 mod relay;
+mod stock;
 mod two_calls;
 mod world;
