@@ -19,6 +19,7 @@ mod pages;
 mod paths;
 mod psql;
 mod relay;
+mod sqs;
 mod stock;
 mod two_calls;
 mod world;
