@@ -7,9 +7,14 @@
     reason = "the snippets are compiled, not run"
 )]
 
+use std::time::Duration;
+
 use hapax::outbox::Message;
 use hapax::{Hapax, Key, Operation};
-use hapax_flow::consume::{NatsSource, NatsSourceOptions, Source};
+use hapax_flow::consume::{
+    KafkaServers, KafkaSource, KafkaSourceOptions, NatsSource, NatsSourceOptions, RabbitId,
+    RabbitServers, RabbitSourceOptions, RabbitTime, RedisStreamOptions, RedisStreamSource, Source,
+};
 use serde::Deserialize;
 use sqlx::{PgPool, Postgres, Transaction};
 use tokio_util::sync::CancellationToken;
@@ -68,4 +73,26 @@ fn from_nats() -> Result<(), BoxError> {
     options.subjects = vec!["orders".into()];
     let consumer = Consumer::new("inventory").source(NatsSource::new(options)?);
     Ok(())
+}
+
+#[rustfmt::skip]
+fn from_redis() -> Result<(), BoxError> {
+    let mut options = RedisStreamOptions::new("redis://redis.internal", "orders", "inventory");
+    options.idle = Duration::from_secs(60);
+    let consumer = Consumer::new("inventory").source(RedisStreamSource::new(options)?);
+    Ok(())
+}
+
+#[rustfmt::skip]
+fn from_kafka() -> Result<(), BoxError> {
+    let servers = KafkaServers::new(["k1:9092", "k2:9092"]);
+    let source = KafkaSource::new(KafkaSourceOptions::new(servers, "inventory", ["shop.orders"]))?;
+    Ok(())
+}
+
+#[rustfmt::skip]
+fn from_rabbitmq() {
+    let mut options = RabbitSourceOptions::new(RabbitServers::new(["amqp://shop:word@rabbit.internal/shop"]), "orders");
+    options.id = RabbitId::MessageId;          // of a producer that sends no CloudEvents; or Header("x-order-id")
+    options.time = RabbitTime::Timestamp;      // the property, if the producer writes it
 }
