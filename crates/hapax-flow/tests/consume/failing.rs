@@ -236,8 +236,19 @@ async fn what_no_database_takes_stops_nobody() {
         assert_ne!(message.id.as_deref(), Some("panics"));
         message.id.clone()
     };
-    let consumer = consumer().id(id).versions(Versions::ParkGaps);
-    let running = place.run(consumer, script.source());
+    let handled = consumer()
+        .id(id)
+        .versions(Versions::ParkGaps)
+        .source(script.source())
+        .database(place.database())
+        .handle(async |batch: &[Received], tx: &mut PostgresTransaction| {
+            for message in batch {
+                let sql = "INSERT INTO effects (message) VALUES ($1)";
+                tx.execute(sql, &[&message.id()]).await?;
+            }
+            Ok(())
+        });
+    let running = Running::spawn(handled.progress(), |stop| handled.run(stop));
     script.drained().await;
     assert_eq!(place.effects().await, ["zero-1", "last", "good"]);
     let parked = place.parked().await;
