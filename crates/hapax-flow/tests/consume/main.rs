@@ -8,4 +8,5 @@ mod outside;
 mod parked;
 mod place;
 mod script;
+mod sqlite;
 mod versions;
