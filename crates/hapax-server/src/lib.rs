@@ -14,6 +14,7 @@ mod credentials;
 pub mod destination;
 mod escape;
 pub mod gateway;
+mod publishers;
 mod relay;
 mod store;
 pub mod telemetry;

@@ -10,6 +10,7 @@ use super::listen;
 use super::principal::Directory;
 use super::upstream::{Dialer, Proxy, Tunnels};
 use crate::config::{Config, PrincipalSource, PrincipalSources, Upstream};
+use crate::publishers;
 use crate::telemetry::Metrics;
 
 /// Everything that a start would refuse, each with its setting and its file. It opens no listener
@@ -26,13 +27,13 @@ pub async fn mistakes(config: &Config) -> Vec<String> {
         .and_then(|tls| listen::acceptor(tls).err());
     let proxy = Proxy::new(config, Metrics::new(), Tunnels::default()).err();
     let relays = config.relays.iter().filter_map(|relay| {
-        let mistake = relay.to.open(relay).err()?;
+        let mistake = publishers::of_relay(relay).err()?;
         Some(format!("relay.{}: {mistake}", relay.reader))
     });
     let on_unknown = config
         .on_unknown
         .as_ref()
-        .and_then(|on_unknown| on_unknown.open().err());
+        .and_then(|on_unknown| publishers::of_on_unknown(on_unknown).err());
     let on_unknown = on_unknown.map(|mistake| format!("on_unknown: {mistake}"));
     let others = [tls, proxy, on_unknown, principals(config).await];
     admin

@@ -43,6 +43,7 @@ pub(crate) use self::well_known::PATH as WELL_KNOWN;
 use crate::admin::reload::{Changed, NotReloaded};
 use crate::admin::{self, Admin, Readiness};
 use crate::config::{Config, RedisUrl, StoreUrl};
+use crate::publishers;
 use crate::relay::{self, Backlogs, Relays, Source};
 use crate::store::{self, NotOpened};
 use crate::telemetry::{self, Metrics, PrincipalChanges, Timed, Traces};
@@ -174,7 +175,8 @@ impl Gateway {
         let (observer, hints) = match &config.on_unknown {
             Some(on_unknown) => {
                 let (observer, hints) = Hints::new(observer);
-                let receiver = on_unknown.open().map_err(StartError::Setting)?;
+                let receiver =
+                    publishers::of_on_unknown(on_unknown).map_err(StartError::Setting)?;
                 (
                     Arc::new(observer) as Arc<dyn Observer>,
                     Some((receiver, hints)),

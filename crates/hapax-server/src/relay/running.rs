@@ -16,6 +16,7 @@ use super::Source;
 use super::source::AnyRelay;
 use crate::config::Relay;
 use crate::destination::Destination;
+use crate::publishers;
 use crate::telemetry::{Traced, Traces};
 
 /// A relay that blocks, as one to a full pipe does, must not keep the others from renewing their
@@ -150,9 +151,7 @@ fn open(
     traces: Option<&Traces>,
 ) -> Result<Vec<(String, Arc<AnyRelay>)>, String> {
     let open = |relay: &Relay| {
-        let publisher = relay
-            .to
-            .open(relay)
+        let publisher = publishers::of_relay(relay)
             .map_err(|reason| format!("the relay {}: {reason}", relay.reader))?;
         let publisher: Arc<dyn Publisher> = match traces {
             Some(traces) => Arc::new(Traced {
