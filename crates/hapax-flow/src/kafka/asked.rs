@@ -10,7 +10,7 @@ use krafka::admin::{
 use krafka::consumer::TopicPartition;
 use krafka::{Kafka, KrafkaError};
 
-use super::KafkaServers;
+use super::{KafkaServers, said};
 
 /// Asks over a connection of its own.
 pub(crate) struct Asked {
@@ -35,7 +35,7 @@ impl Asked {
         let admin = self.kafka.admin();
         let described = admin.describe_configs(resources, options);
         let mut longest = Duration::ZERO;
-        for (topic, entries) in described.await.map_err(said)? {
+        for (topic, entries) in described.await.map_err(|error| said(&error))? {
             let entries =
                 entries.map_err(|error| format!("the topic {} of Kafka: {error}", topic.name))?;
             match kept(&entries) {
@@ -59,7 +59,7 @@ impl Asked {
             .timeout(self.limit)
             .partitions(partitions.clone());
         let committed = admin.list_consumer_group_offsets(group, options);
-        let committed = all(committed.await.map_err(said)?)?;
+        let committed = all(committed.await.map_err(|error| said(&error))?)?;
         let first = self.offsets(&partitions, OffsetSpec::Earliest).await?;
         let end = self.offsets(&partitions, OffsetSpec::Latest).await?;
         let behind = partitions.iter().map(|partition| {
@@ -76,7 +76,7 @@ impl Asked {
         let admin = self.kafka.admin();
         let described = admin.describe_topics(topics, options);
         let mut partitions = Vec::new();
-        for (name, described) in described.await.map_err(said)? {
+        for (name, described) in described.await.map_err(|error| said(&error))? {
             let described =
                 described.map_err(|error| format!("the topic {name} of Kafka: {error}"))?;
             let numbers = described.partitions.iter().map(|found| found.partition);
@@ -93,12 +93,10 @@ impl Asked {
         let options = ListOffsetsOptions::default()
             .timeout(self.limit)
             .read_committed(true);
-        let specs = partitions
-            .iter()
-            .map(|partition| (partition.clone(), spec.clone()));
+        let specs = partitions.iter().map(|partition| (partition.clone(), spec));
         let admin = self.kafka.admin();
         let listed = admin.list_offsets(specs, options);
-        let listed = all(listed.await.map_err(said)?)?.into_iter();
+        let listed = all(listed.await.map_err(|error| said(&error))?)?.into_iter();
         Ok(listed
             .map(|(partition, found)| (partition, found.offset))
             .collect())
@@ -122,10 +120,6 @@ fn all<T>(
 ) -> Result<HashMap<TopicPartition, T>, String> {
     let answers = answers.into_iter();
     answers
-        .map(|(partition, answer)| Ok((partition, answer.map_err(said)?)))
+        .map(|(partition, answer)| Ok((partition, answer.map_err(|error| said(&error))?)))
         .collect()
-}
-
-fn said(error: KrafkaError) -> String {
-    format!("Kafka: {error}")
 }

@@ -11,8 +11,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use krafka::Kafka;
 use krafka::auth::{AuthConfig, TlsConfig};
+use krafka::{Kafka, KrafkaError};
 
 /// A message as it was fetched.
 pub(crate) use krafka::ConsumerRecord as Fetched;
@@ -181,6 +181,10 @@ pub enum KafkaError {
     /// A name is wrong.
     #[error("{0:?} cannot be a name at Kafka: it has 1 to 249 letters, digits, `.`, `_` and `-`")]
     Name(String),
+}
+
+fn said(error: &KrafkaError) -> String {
+    format!("Kafka: {error}")
 }
 
 /// Checks what Kafka allows in the name of a topic.

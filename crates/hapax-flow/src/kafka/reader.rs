@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::KafkaServers;
+use super::{KafkaServers, said};
 
 /// The most messages that wait to be handed out. Then no more are fetched.
 const WAITING_MAX: usize = 2000;
@@ -171,7 +171,7 @@ impl Shared {
                 tracing::debug!(%error, "the group of Kafka did not take a position");
                 Ok(())
             }
-            Err(error) => Err(format!("Kafka: {error}")),
+            Err(error) => Err(said(&error)),
         }
     }
 }
@@ -385,7 +385,7 @@ impl Task {
             kafka = self.options.servers.connect(self.options.timeout) => kafka?,
             () = self.stop.cancelled() => return Ok(()),
         };
-        let consumer = Arc::new(self.consumer(&kafka).await.map_err(said)?);
+        let consumer = Arc::new(self.consumer(&kafka).await.map_err(|error| said(&error))?);
         self.shared.shelf().consumer = Some(consumer.clone());
         let ended = tokio::select! {
             ended = self.fetch(&kafka, &consumer) => ended,
@@ -459,11 +459,11 @@ impl Task {
                 }
                 // The group is about to change, say.
                 Err(error @ KrafkaError::Broker { .. }) if !error.is_fatal() => {
-                    self.shared.fail(said(error));
+                    self.shared.fail(said(&error));
                     sleep(PAUSE).await;
                 }
                 // What this member had comes again, to its next life or to another one.
-                Err(error) => return Err(said(error)),
+                Err(error) => return Err(said(&error)),
             }
             self.shared.commit(consumer).await?;
         }
@@ -475,7 +475,7 @@ impl Task {
         let options = DescribeClusterOptions::default().timeout(limit);
         match timeout(limit, kafka.admin().describe_cluster(options)).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(said(error)),
+            Ok(Err(error)) => Err(said(&error)),
             Err(_) => Err(format!("Kafka did not answer within {limit:?}")),
         }
     }
@@ -499,10 +499,6 @@ async fn set_paused(consumer: &Consumer, is_paused: bool) {
             false => consumer.resume(&topic, &partitions).await,
         }
     }
-}
-
-fn said(error: KrafkaError) -> String {
-    format!("Kafka: {error}")
 }
 
 /// Hears which partitions this member has.

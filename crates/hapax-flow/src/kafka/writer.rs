@@ -25,7 +25,7 @@ use krafka::producer::TransactionalProducer;
 use krafka::{CloseOptions, Kafka, KrafkaError, Record};
 use tokio::time::sleep;
 
-use super::KafkaServers;
+use super::{KafkaServers, said};
 
 /// So far back the journal is read. A relay marks its position after 5,000 messages or 250 ms, and
 /// each transaction takes two places here, so that this is at least ten times as much as can be
@@ -348,9 +348,11 @@ async fn make_journal(admin: &AdminClient, journal: &str) -> Result<(), KrafkaEr
     let described = admin
         .describe_topics([journal], DescribeTopicsOptions::default())
         .await?;
-    let missing = ErrorCode::UnknownTopicOrPartition;
     match described.into_values().next() {
-        Some(Err(KrafkaError::Broker { code, .. })) if code == missing => {}
+        Some(Err(KrafkaError::Broker {
+            code: ErrorCode::UnknownTopicOrPartition,
+            ..
+        })) => {}
         Some(Err(error)) => return Err(error),
         _ => return Ok(()),
     }
@@ -363,9 +365,10 @@ async fn make_journal(admin: &AdminClient, journal: &str) -> Result<(), KrafkaEr
         .create_topics([topic], CreateTopicsOptions::default())
         .await?;
     match made.into_values().next() {
-        Some(Err(KrafkaError::Broker { code, .. })) if code == ErrorCode::TopicAlreadyExists => {
-            Ok(())
-        }
+        Some(Err(KrafkaError::Broker {
+            code: ErrorCode::TopicAlreadyExists,
+            ..
+        })) => Ok(()),
         Some(Err(error)) => Err(error),
         _ => Ok(()),
     }
@@ -388,7 +391,7 @@ fn fault_of(error: &KrafkaError, entry: &Entry) -> Option<Fault> {
 
 /// What an error says of a message. `None`: nothing.
 fn fault(error: &KrafkaError, topic: &str, bytes: usize) -> Option<Fault> {
-    let reason = format!("Kafka: {error}");
+    let reason = said(error);
     Some(match (error, code(error)?) {
         (_, ErrorCode::MessageTooLarge | ErrorCode::RecordListTooLarge) => {
             let reason = format!(
@@ -453,7 +456,7 @@ fn lost(error: &KrafkaError) -> Trouble {
                 "another relay has taken over at Kafka. If that goes on, two have the same name there: \
              give each outbox its own ({error})"
             ),
-            false => format!("Kafka: {error}"),
+            false => said(error),
         },
     )
 }

@@ -5,6 +5,7 @@
 
 mod emit;
 mod failures;
+mod kafka;
 mod naive;
 mod place;
 mod sqlite;
