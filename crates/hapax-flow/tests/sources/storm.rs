@@ -270,11 +270,14 @@ impl Members<'_> {
             }
             3..=6 => {
                 // It wakes when others may have taken its messages over.
-                let (child, _) = &self.children[victim];
+                let (child, _) = &mut self.children[victim];
                 child.stop();
                 std::thread::sleep(ACK_TIME + ACK_TIME / 4);
-                child.cont();
-                self.faults.stops += 1;
+                // It may have ended by itself just before.
+                if !child.has_ended() {
+                    child.cont();
+                    self.faults.stops += 1;
+                }
             }
             _ => {
                 broker.kill();

@@ -136,7 +136,7 @@ impl Child {
     }
 
     /// Stops the child (SIGSTOP): it keeps its state and does nothing. Returns when none of its
-    /// threads runs.
+    /// threads runs, also because it has just ended.
     pub fn stop(&self) {
         self.signal("STOP");
         let deadline = Instant::now() + GUARD;
@@ -180,7 +180,7 @@ impl Child {
             stat.rsplit_once(") ")
                 .and_then(|(_, rest)| rest.chars().next())
         });
-        states.all(|state| state == 'T')
+        states.all(|state| matches!(state, 'T' | 'Z'))
     }
 
     fn next(&mut self, deadline: Instant) -> Result<String, RecvTimeoutError> {
