@@ -90,9 +90,8 @@ impl<O: Outbox> Session<O> {
         };
         let blocked = session.outbox.blocked(&session.held).await?;
         session.blocked = blocked.into_iter().collect();
-        session.take_place().await;
         // From here the lease is known to be new, however long the way was.
-        session.mark(&[]).await?;
+        session.take_place().await?;
         Ok(session)
     }
 
@@ -253,23 +252,29 @@ impl<O: Outbox> Session<O> {
                 return Ok(None);
             }
             pause = (pause * 2).min(OUTAGE_PAUSE_MAX);
-            self.take_place_again().await?;
+            self.take_place().await?;
         }
     }
 
-    /// Keeps earlier relays out of the destination. If that fails, so does publishing.
-    async fn take_place(&self) {
-        let reader = &self.options.reader;
-        if let Err(outage) = self.publisher.take_place(reader).await {
-            tracing::debug!(reader, %outage, "the destination cannot be taken now");
+    /// Keeps earlier relays out of the destination, and then makes sure that it still has the
+    /// reader: a relay that was paused must not keep out the one that follows it.
+    async fn take_place(&mut self) -> Result<(), OutboxError> {
+        let (publisher, reader) = (self.publisher.clone(), self.options.reader.clone());
+        let mut taking = publisher.take_place(&reader);
+        loop {
+            let renew_at = self.renew_at();
+            tokio::select! {
+                biased;
+                taken = &mut taking => {
+                    // If this fails, so does publishing.
+                    if let Err(outage) = taken {
+                        tracing::debug!(reader, %outage, "the destination cannot be taken now");
+                    }
+                    return self.mark(&[]).await;
+                }
+                () = sleep_until(renew_at) => self.mark(&[]).await?,
+            }
         }
-    }
-
-    /// The same after an outage. Then it makes sure that it still has the reader: a relay that was
-    /// paused must not keep out the one that follows it.
-    async fn take_place_again(&mut self) -> Result<(), OutboxError> {
-        self.take_place().await;
-        self.mark(&[]).await
     }
 
     /// Sends a batch once. Renews the lease while that takes.
@@ -434,7 +439,7 @@ impl<O: Outbox> Session<O> {
                 .end(&self.held, one.message.sequence, &end)
                 .await?;
         }
-        self.take_place_again().await
+        self.take_place().await
     }
 
     async fn take_verdicts(

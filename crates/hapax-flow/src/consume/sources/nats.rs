@@ -135,7 +135,7 @@ impl NatsSource {
     }
 
     /// The session, a new one if need be.
-    async fn session(&mut self) -> Result<&mut Session, Outage> {
+    async fn session(&mut self) -> Result<&mut Session, String> {
         if let Some(session) = &self.session
             && !session.connection.is_usable()
         {
@@ -147,15 +147,14 @@ impl NatsSource {
             let opened = tokio::time::timeout(limit, Session::open(&self.servers, &self.options));
             let opened = opened
                 .await
-                .unwrap_or_else(|_| Err(format!("no connection within {limit:?}")))
-                .map_err(|reason| Outage::new(format!("NATS: {reason}")))?;
+                .unwrap_or_else(|_| Err(format!("no connection within {limit:?}")))?;
             let (session, ack_wait) = opened;
             self.ack_wait = ack_wait;
             self.session = Some(session);
         }
         self.session
             .as_mut()
-            .ok_or_else(|| Outage::new("NATS: not connected"))
+            .ok_or_else(|| "it is not connected".to_owned())
     }
 
     /// The next call begins with another connection.
@@ -171,8 +170,7 @@ impl NatsSource {
 
     async fn receive_now(&mut self, max: usize) -> Result<Vec<Delivery<NatsTag>>, String> {
         let (limit, id) = (self.options.servers.timeout, self.options.id.clone());
-        let stated = self.session().await.map_err(|outage| outage.reason);
-        let session = stated?;
+        let session = self.session().await?;
         let mut gathered = None;
         loop {
             session.take_what_has_arrived(&id)?;
@@ -204,9 +202,13 @@ impl NatsSource {
     /// Asks JetStream about the stream or the consumer.
     async fn ask<T: for<'a> Deserialize<'a>>(&mut self, question: &str) -> Result<T, Outage> {
         let limit = self.options.servers.timeout;
-        let session = self.session().await?;
-        let answer = ask(&session.connection, question, Vec::new(), limit).await;
-        answer.map_err(|error| self.lost(&error.to_string()))
+        let asked = async {
+            let session = self.session().await?;
+            let answer = ask(&session.connection, question, Vec::new(), limit).await;
+            answer.map_err(|error| error.to_string())
+        };
+        let answer: Result<T, String> = asked.await;
+        answer.map_err(|reason| self.lost(&reason))
     }
 }
 
@@ -228,24 +230,10 @@ impl Source for NatsSource {
     }
 
     async fn acknowledge(&mut self, tags: &[NatsTag]) -> Result<(), Outage> {
-        let limit = self.options.servers.timeout;
-        let connection = &self.session().await?.connection;
-        let heard = stream::iter(tags.iter().cloned())
-            .map(|tag| async move { connection.say_and_hear(&tag.0, "+ACK", limit).await })
-            .buffer_unordered(IN_FLIGHT_MAX)
-            .collect::<Vec<_>>()
-            .await;
-        let mut missing = 0;
-        for answer in heard {
-            match answer {
-                // Without the consumer there is nothing to acknowledge.
-                Ok(()) | Err(Unanswered::NoResponder) => {}
-                Err(Unanswered::Missing) => missing += 1,
-                Err(Unanswered::Lost | Unanswered::TooLarge(_)) => {
-                    return Err(self.lost("the connection was lost"));
-                }
-            }
-        }
+        let missing = match self.acknowledge_now(tags).await {
+            Ok(missing) => missing,
+            Err(reason) => return Err(self.lost(&reason)),
+        };
         if missing > 0 {
             // A server that lives has no such delivery. It delivers the message again, or never.
             self.ask::<Consumer>(&self.consumer_question()).await?;
@@ -289,6 +277,29 @@ impl NatsSource {
         format!("CONSUMER.INFO.{stream}.{consumer}")
     }
 
+    /// Acknowledges, and returns how many of these the server did not confirm in time.
+    async fn acknowledge_now(&mut self, tags: &[NatsTag]) -> Result<usize, String> {
+        let limit = self.options.servers.timeout;
+        let connection = &self.session().await?.connection;
+        let heard = stream::iter(tags.iter().cloned())
+            .map(|tag| async move { connection.say_and_hear(&tag.0, "+ACK", limit).await })
+            .buffer_unordered(IN_FLIGHT_MAX)
+            .collect::<Vec<_>>()
+            .await;
+        let mut missing = 0;
+        for answer in heard {
+            match answer {
+                // Without the consumer there is nothing to acknowledge.
+                Ok(()) | Err(Unanswered::NoResponder) => {}
+                Err(Unanswered::Missing) => missing += 1,
+                Err(Unanswered::Lost | Unanswered::TooLarge(_)) => {
+                    return Err("the connection was lost".to_owned());
+                }
+            }
+        }
+        Ok(missing)
+    }
+
     /// Says a word about deliveries; `with_fetched`: also about those that nobody has taken yet.
     async fn tell(
         &mut self,
@@ -297,12 +308,13 @@ impl NatsSource {
         with_fetched: bool,
     ) -> Result<(), Outage> {
         let (limit, id) = (self.options.servers.timeout, self.options.id.clone());
-        let session = self.session().await?;
-        let told = session.tell(tags, word, with_fetched.then_some(&id), limit);
-        match told.await {
-            Ok(()) => Ok(()),
-            Err(reason) => Err(self.lost(&reason)),
-        }
+        let told = async {
+            let session = self.session().await?;
+            let fetched = with_fetched.then_some(&id);
+            session.tell(tags, word, fetched, limit).await
+        };
+        let told = told.await;
+        told.map_err(|reason| self.lost(&reason))
     }
 }
 

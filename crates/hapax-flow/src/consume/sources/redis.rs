@@ -18,6 +18,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use hapax_core::flow::Outage;
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Value};
@@ -293,8 +294,9 @@ impl Source for RedisStreamSource {
 
     async fn keep(&mut self, tags: &[RedisTag]) -> Result<(), Outage> {
         let mut all = tags.to_vec();
-        if let Some(session) = &self.session {
+        if let Some(session) = &mut self.session {
             // These have been delivered too, and nobody has taken them yet.
+            session.take_what_was_read();
             all.extend(session.arrived.iter().map(|delivery| delivery.tag.clone()));
         }
         self.set_idle(&all, Duration::ZERO).await
@@ -333,6 +335,17 @@ struct Session {
     reader: MultiplexedConnection,
     reading: Option<JoinHandle<Result<Vec<Delivery<RedisTag>>, redis::RedisError>>>,
     arrived: VecDeque<Delivery<RedisTag>>,
+}
+
+impl Session {
+    /// Takes what was read for a call that was dropped. An error comes again with the next reading.
+    fn take_what_was_read(&mut self) {
+        let read = self.reading.as_mut().and_then(FutureExt::now_or_never);
+        if let Some(read) = read {
+            self.reading = None;
+            self.arrived.extend(read.into_iter().flatten().flatten());
+        }
+    }
 }
 
 impl Drop for Session {
