@@ -10,7 +10,7 @@ mod kafka;
 mod nats;
 pub mod outbox;
 pub mod publish;
-pub mod rabbitmq;
+mod rabbitmq;
 mod redis;
 pub mod relay;
 mod tls;

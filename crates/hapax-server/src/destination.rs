@@ -5,12 +5,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use hapax_flow::publish::{
-    Kafka, KafkaOptions, KafkaServers, Nats, NatsOptions, RedisOptions, RedisStreams,
+    Kafka, KafkaOptions, KafkaServers, Nats, NatsOptions, RabbitMq, RabbitOptions, RabbitServers,
+    RedisOptions, RedisStreams,
 };
 use percent_encoding::percent_decode_str;
 
 /// Every form of a destination, for messages.
-const FORMS: &str = "nats://HOST:PORT, tls://HOST:PORT for NATS with TLS, kafka://HOST:PORT/TOPIC, kafkas://HOST:PORT/TOPIC for Kafka with TLS, redis://HOST:PORT (rediss:// with TLS), https://HOST/PATH for webhooks, stdout: or null:";
+const FORMS: &str = "nats://HOST:PORT, tls://HOST:PORT for NATS with TLS, kafka://HOST:PORT/TOPIC, kafkas://HOST:PORT/TOPIC for Kafka with TLS, amqp://HOST/VHOST or amqps:// for RabbitMQ, redis://HOST:PORT (rediss:// with TLS), https://HOST/PATH for webhooks, stdout: or null:";
 
 /// A destination of messages.
 #[derive(Clone, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub enum Destination {
     Kafka(String),
     /// Streams of a Redis or Valkey: `redis://` or `rediss://`.
     Redis(String),
+    /// Servers of RabbitMQ: `amqp://` or `amqps://`, several of them behind commas.
+    RabbitMq(Vec<String>),
     /// Webhooks: `https://`, or `http://` to this machine.
     Webhook(String),
 }
@@ -38,6 +41,7 @@ impl Destination {
             Destination::Nats(_) => "nats",
             Destination::Kafka(_) => "kafka",
             Destination::Redis(_) => "redis",
+            Destination::RabbitMq(_) => "rabbitmq",
             Destination::Webhook(_) => "webhook",
         }
     }
@@ -101,8 +105,7 @@ impl FromStr for Destination {
                 Err(format!("nothing stands after the colon: write {scheme}:"))
             }
             Some(("nats" | "tls", _)) => {
-                let servers: Vec<String> =
-                    text.split(',').map(|url| url.trim().to_owned()).collect();
+                let servers = split(text);
                 let checked = Nats::new(NatsOptions::new(&servers));
                 checked.map_err(|error| error.to_string())?;
                 Ok(Destination::Nats(servers))
@@ -116,6 +119,12 @@ impl FromStr for Destination {
                 checked.map_err(|error| error.to_string())?;
                 Ok(Destination::Redis(text.to_owned()))
             }
+            Some(("amqp" | "amqps", _)) => {
+                let servers = split(text);
+                let options = RabbitOptions::new(RabbitServers::new(&servers));
+                RabbitMq::new(options).map_err(|error| error.to_string())?;
+                Ok(Destination::RabbitMq(servers))
+            }
             Some(("https" | "http", _)) => Ok(Destination::Webhook(text.to_owned())),
             None if matches!(text, "stdout" | "null") => Err(format!("write {text}: with a colon")),
             // What follows may contain a password.
@@ -127,13 +136,18 @@ impl FromStr for Destination {
     }
 }
 
+/// The servers of one destination.
+fn split(text: &str) -> Vec<String> {
+    text.split(',').map(|url| url.trim().to_owned()).collect()
+}
+
 /// Without what is secret: users and passwords, and the path of a webhook, which may be one.
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Destination::Stdout => f.write_str("stdout:"),
             Destination::Null => f.write_str("null:"),
-            Destination::Nats(servers) => {
+            Destination::Nats(servers) | Destination::RabbitMq(servers) => {
                 let shown: Vec<String> = servers.iter().map(|url| without_user(url)).collect();
                 f.write_str(&shown.join(","))
             }
@@ -177,6 +191,7 @@ mod tests {
             Destination::Nats(vec!["nats://a:4222".into(), "tls://b:4222".into()]),
             Destination::Kafka("kafkas://a:9092,b:9092/shop.{topic}".into()),
             Destination::Redis("rediss://a:6379/2".into()),
+            Destination::RabbitMq(vec!["amqp://a/shop".into(), "amqps://b:5671/shop".into()]),
         ] {
             assert_eq!(destination.to_string().parse(), Ok(destination));
         }
@@ -188,6 +203,10 @@ mod tests {
             ("nats://user:word@host:4222", "nats://host:4222"),
             ("kafka://u:s3cret@a:9092,b:9092", "kafka://a:9092,b:9092"),
             ("redis://:word@host:6379/1", "redis://host:6379/1"),
+            (
+                "amqp://user:word@a/shop,amqps://user:word@b/shop",
+                "amqp://a/shop,amqps://b/shop",
+            ),
             (
                 "https://u:p@example.com/hooks/s3cret?key=1",
                 "https://example.com/…",
@@ -215,6 +234,7 @@ mod tests {
             ("kafka://secret@a:1", "has no password"),
             ("kafka://a:1/{key}", "only {topic} may stand in braces"),
             ("redis://:secret@", "write redis://HOST:PORT"),
+            ("amqp://u:secret@a:x", "servers of RabbitMQ"),
             ("", "this is no destination"),
         ] {
             let refused = text.parse::<Destination>().unwrap_err();

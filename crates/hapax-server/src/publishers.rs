@@ -8,7 +8,8 @@ use hapax_flow::publish::cloud_events::CloudEvents;
 use hapax_flow::publish::webhook::{self, Endpoint, Secret};
 use hapax_flow::publish::{
     Kafka, KafkaCredentials, KafkaOptions, KafkaServers, KafkaTls, Nats, NatsCredentials,
-    NatsOptions, Null, Publisher, RedisOptions, RedisStreams, RedisTrim, Stdout, Webhook,
+    NatsOptions, Null, Publisher, RabbitMq, RabbitOptions, RabbitServers, RedisOptions,
+    RedisStreams, RedisTrim, Stdout, Webhook,
 };
 
 use crate::config::{OnUnknown, Relay, Sasl};
@@ -26,6 +27,7 @@ pub(crate) fn of_relay(relay: &Relay) -> Result<Arc<dyn Publisher>, String> {
         Destination::Null => Arc::new(Null),
         Destination::Nats(servers) => Arc::new(nats(servers, relay)?),
         Destination::Kafka(url) => Arc::new(kafka(url, relay)?),
+        Destination::RabbitMq(servers) => Arc::new(rabbitmq(servers, relay)?),
         Destination::Redis(url) => Arc::new(redis(url, relay)?),
         Destination::Webhook(url) => {
             let endpoint = Endpoint {
@@ -70,6 +72,16 @@ fn nats(servers: &[String], relay: &Relay) -> Result<Nats, String> {
         to.credentials = NatsCredentials::File(file.clone());
     }
     Nats::new(options).map_err(|error| error.to_string())
+}
+
+fn rabbitmq(servers: &[String], relay: &Relay) -> Result<RabbitMq, String> {
+    let mut servers = RabbitServers::new(servers);
+    servers.ca_file.clone_from(&relay.ca_file);
+    let mut options = RabbitOptions::new(servers);
+    options.exchange = relay.exchange.clone().unwrap_or_default();
+    options.routing_key.clone_from(&relay.subject);
+    options.events = events(relay)?;
+    RabbitMq::new(options).map_err(|error| error.to_string())
 }
 
 fn redis(url: &str, relay: &Relay) -> Result<RedisStreams, String> {

@@ -18,6 +18,7 @@ use std::pin::Pin;
 pub use self::redis::{RedisOptions, RedisStreams, RedisTrim};
 pub use crate::kafka::{KafkaCredentials, KafkaError, KafkaServers, KafkaTls};
 pub use crate::nats::{NatsCredentials, NatsError, NatsServers};
+pub use crate::rabbitmq::{RabbitError, RabbitServers};
 pub use crate::redis::{RedisError, RedisServer};
 pub use hapax_core::flow::{Envelope, Outage, Verdict};
 pub use kafka::{Kafka, KafkaOptions};

@@ -2,9 +2,9 @@
 
 use std::sync::MutexGuard;
 
+use hapax_flow::publish::RabbitServers;
 use hapax_flow::publish::cloud_events::{CloudEvents, Mode};
 use hapax_flow::publish::{Envelope, Publisher, RabbitMq, RabbitOptions, Verdict};
-use hapax_flow::rabbitmq::RabbitServers;
 use hapax_testkit::harness::Authority;
 use hapax_testkit::servers::{Port, RabbitMq as Server};
 use lapin::options::{

@@ -8,8 +8,8 @@ use hapax_core::time::Timestamp;
 use hapax_flow::consume::{
     Incoming, RabbitId, RabbitSource, RabbitSourceOptions, RabbitTime, Retention, Source,
 };
+use hapax_flow::publish::RabbitServers;
 use hapax_flow::publish::{Envelope, Publisher, RabbitMq, RabbitOptions};
-use hapax_flow::rabbitmq::RabbitServers;
 use hapax_testkit::servers::RabbitMq as Server;
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};

@@ -40,8 +40,9 @@ pub(super) struct Args {
     /// that has opened it as a Guest [default: what the configuration or HAPAX__STORE says]
     #[arg(long, value_name = "URL", value_parser = StoreFlag::parse)]
     store: Option<StoreFlag>,
-    /// Where messages go: nats://HOST:PORT, kafka://HOST:PORT/TOPIC, redis://HOST:PORT, https://HOST/PATH for webhooks, stdout: for a line of
-    /// JSON each, or null: for nowhere
+    /// Where messages go: nats://HOST:PORT, kafka://HOST:PORT/TOPIC, amqp://HOST/VHOST for RabbitMQ,
+    /// redis://HOST:PORT, https://HOST/PATH for webhooks, stdout: for a line of JSON each, or null:
+    /// for nowhere
     #[arg(long, value_name = "DESTINATION")]
     to: Option<String>,
     /// The name under which it is kept how far the destination has got; with a configuration, the

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hapax_testkit::servers::{Kafka, Postgres, Redis};
+use hapax_testkit::servers::{Kafka, Postgres, RabbitMq, Redis};
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message as _;
@@ -244,4 +244,41 @@ async fn messages_go_to_streams_of_redis() {
         assert!(Instant::now() < ended, "{}", relay.log());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[test]
+fn messages_go_to_a_queue_of_rabbitmq() {
+    let Some(postgres) = Postgres::shared() else {
+        return;
+    };
+    let Some(rabbit) = RabbitMq::shared() else {
+        return;
+    };
+    let to = rabbit.virtual_host();
+    let (_, virtual_host) = to.rsplit_once('/').unwrap();
+    let queue = format!("{{resource, <<\"{virtual_host}\">>, queue, <<\"shop.orders\">>}}");
+    let declared = format!(
+        "element(1, rabbit_amqqueue:declare({queue}, true, false, [], none, <<\"guest\">>))."
+    );
+    assert_eq!(rabbit.erlang(&declared), "{ok, new}");
+    let url = migrated(postgres);
+    emit(postgres, &url, "o-1", "paid");
+    emit(postgres, &url, "o-1", "sent");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("hapax.toml");
+    let relay = format!("[relay.to-rabbit]\nto = \"{to}\"\nsubject = \"shop.{{topic}}\"\n");
+    harness::replace(&file, &format!("store = \"{url}\"\n{relay}"));
+    let said = hapax(&format!("relay --once --config {}", file.display()));
+    said.assert_code(0);
+    said.assert_told("to-rabbit: published 2, set aside 0, given up 0");
+    let counted =
+        format!("element(2, rabbit_amqqueue:stat(element(2, rabbit_amqqueue:lookup({queue})))).");
+    assert_eq!(rabbit.erlang(&counted), "{ok, 2}");
+    // A topic without a queue is refused and set aside, and nothing tells the password.
+    let sql = "SELECT hapax.emit('payments', 'p-1', 'paid')";
+    postgres.psql(harness::database_name(&url), sql);
+    let said = hapax(&format!("relay --once --config {}", file.display()));
+    said.assert_told("to-rabbit: published 0, set aside 1");
+    let told = format!("{}{}", said.stdout, said.stderr);
+    assert!(!told.contains("guest:guest"), "{told}");
 }

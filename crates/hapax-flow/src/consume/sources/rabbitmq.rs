@@ -3,7 +3,7 @@
 //! ```no_run
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use hapax_flow::consume::{Consumer, RabbitSource, RabbitSourceOptions};
-//! use hapax_flow::rabbitmq::RabbitServers;
+//! use hapax_flow::publish::RabbitServers;
 //!
 //! let servers = RabbitServers::new(["amqp://shop:word@localhost/shop"]);
 //! let source = RabbitSource::new(RabbitSourceOptions::new(servers, "orders"))?;

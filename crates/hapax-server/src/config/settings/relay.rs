@@ -21,7 +21,8 @@ settings! {
         /// where messages go: `nats://HOST:PORT` (`tls://` for TLS; several with commas), to streams
         /// of JetStream; `kafka://HOST:PORT/TOPIC` (`kafkas://` for TLS; several servers with commas),
         /// in transactions, where `{topic}` stands for the topic of a message, and is all of it by
-        /// default; `redis://HOST:PORT` (`rediss://` for TLS), to Redis Streams;
+        /// default; `amqp://USER:PASSWORD@HOST/VHOST` (`amqps://` for TLS; several with commas), to an
+        /// exchange of RabbitMQ; `redis://HOST:PORT` (`rediss://` for TLS), to Redis Streams;
         /// `https://HOST/PATH`, as webhooks; `stdout:`, a line of JSON for each;
         /// `null:`, nowhere, for measuring
         to: Destination = required,
@@ -48,7 +49,7 @@ settings! {
             "1s";
         /// the source of messages in the sense of CloudEvents
         source: String = is "/hapax", text(|text| Ok(text.to_owned())).at_start(), "/shop";
-        /// how NATS, Kafka, Redis and webhooks carry messages: `binary`, the payload as it is, with the rest in
+        /// how NATS, Kafka, RabbitMQ, Redis and webhooks carry messages: `binary`, the payload as it is, with the rest in
         /// headers; `structured`, all in one JSON object
         cloud_events: Mode = is "binary",
             choice(&["binary", "structured"], mode, |mode| Some(mode_word(*mode).to_owned()))
@@ -70,8 +71,13 @@ settings! {
             )
             .at_start(),
             "[\"10.0.0.0/8\"]";
-        /// the subject of a message at NATS; `{topic}` stands for its topic
+        /// the subject of a message at NATS, its routing key at RabbitMQ; `{topic}` stands for its
+        /// topic
         subject: String = is "{topic}", text(|text| Ok(text.to_owned())).at_start(), "shop.{topic}";
+        /// the exchange of a message at RabbitMQ; `{topic}` stands for its topic. Without one, its
+        /// routing key names a queue
+        exchange: Option<String> = none,
+            shown_text(|text| Ok(Some(text.to_owned())), Clone::clone).at_start(), "events";
         /// the credentials of a user of NATS: the file that `nsc` makes
         credentials_file: Option<PathBuf> = none, file().at_start(), "relay.creds";
         /// the name of the relay at Kafka, and of the topic in which it notes what it has published: by
@@ -92,7 +98,7 @@ settings! {
         stream_age_max: Duration = is "0s",
             duration(true, Duration::from_secs(10 * 365 * 24 * 60 * 60), "write at most \"87600h\"").at_start(),
             "168h";
-        /// certificate authorities that NATS, Kafka, Redis and webhooks may have, in PEM
+        /// certificate authorities that NATS, Kafka, RabbitMQ, Redis and webhooks may have, in PEM
         ca_file: Option<PathBuf> = none, file().at_start(), "ca.pem";
     }
     and {
@@ -176,7 +182,7 @@ pub(super) fn whole_path(text: &str) -> Result<String, String> {
 #[expect(clippy::unnecessary_wraps, reason = "a declaration wants this type")]
 pub(super) fn compared(to: &Destination) -> Option<String> {
     Some(match to {
-        Destination::Nats(servers) => servers.join(","),
+        Destination::Nats(servers) | Destination::RabbitMq(servers) => servers.join(","),
         Destination::Kafka(url) | Destination::Redis(url) | Destination::Webhook(url) => {
             url.clone()
         }
