@@ -56,7 +56,7 @@ pub use join::{FinishError, Kept};
 #[doc(inline)]
 pub use middleware::{
     Body, Guard, GuardBuilder, GuardError, Idempotency, NeverDispatched, Peer, Probe, Probed,
-    TimedOut, Unverified,
+    StandardWebhooks, TimedOut, Unverified, WebhookSecretError,
 };
 #[doc(inline)]
 pub use observe::{Event, Observer, Would};

@@ -19,6 +19,7 @@ use super::in_transaction::InTransaction;
 use super::probe::Probe;
 use super::problem;
 use super::service::Idempotency;
+use super::webhooks::{self, StandardWebhooks};
 use crate::Hapax;
 
 /// Builds a [`Guard`]. Made by [`Hapax::guard`].
@@ -103,6 +104,8 @@ pub enum PrincipalSource {
     /// From an extractor, which may wait, and which answers the request itself if it fails.
     #[cfg(feature = "axum")]
     Extractor(Box<ExtractorSource>),
+    /// A sender of webhooks, known by its signature.
+    Signed(StandardWebhooks),
 }
 
 type HeadSource = dyn Fn(&Parts) -> Result<Principal, Rejection> + Send + Sync;
@@ -278,6 +281,18 @@ impl GuardBuilder {
     /// users. The host does not set callers apart.
     pub fn anonymous(self) -> GuardBuilder<PrincipalIsSet> {
         self.try_principal(|_| Ok(Principal::Anonymous))
+    }
+
+    /// Takes webhooks of one sender, each of which is verified before anything else. Its key is its
+    /// `webhook-id`, and each needs one.
+    ///
+    /// Other requests with an effect are refused too, such as a `PUT` where only `POST` is guarded.
+    /// Of `GET` and other safe methods nothing is verified. A [shadow](Policy::shadow) verifies
+    /// nothing.
+    pub fn standard_webhooks(self, webhooks: StandardWebhooks) -> GuardBuilder<PrincipalIsSet> {
+        self.required()
+            .key_field(webhooks::ID)
+            .with_source(PrincipalSource::Signed(webhooks))
     }
 
     fn with_source(self, source: PrincipalSource) -> GuardBuilder<PrincipalIsSet> {

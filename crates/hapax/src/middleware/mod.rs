@@ -128,6 +128,7 @@ pub mod request_id;
 mod service;
 mod shadow;
 mod source;
+mod webhooks;
 mod work;
 
 pub(crate) use answer::kept;
@@ -156,5 +157,6 @@ pub use problem::{PAGES as PROBLEM_PAGES, PROBLEMS, problem, problem_page, rejec
 #[cfg(feature = "axum")]
 pub(crate) use service::Passed;
 pub use service::{FailedOpen, Idempotency, NeverDispatched, TimedOut};
+pub use webhooks::{StandardWebhooks, WebhookSecretError};
 
 pub(crate) use crate::once::BoxError;

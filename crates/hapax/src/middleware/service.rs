@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use hapax_core::key::Key;
@@ -31,6 +31,7 @@ use super::peer::{Peer, Unverified};
 use super::request::Ask;
 use super::request_id::{REQUEST_ID, request_id, value};
 use super::source::RequestData;
+use super::webhooks::{self, Verifying};
 use super::{BoxError, answer, request, work};
 use crate::observe::{Event, Subject};
 use crate::once::{Call, Counted, Operation, Reply, Trace, UnverifiedCall};
@@ -141,7 +142,15 @@ where
             });
             std::future::ready(Ok(self.shared.refuse(&rejection)))
         };
+        let signature = match self.shared.begin_to_verify(&parts) {
+            Ok(signature) => signature,
+            Err(rejection) => return Box::pin(under(id, refused(rejection))),
+        };
         let ask = match self.shared.read_key(&parts) {
+            // It could only be verified on its way to the service.
+            Ok(Ask::No) if signature.is_some() => {
+                return Box::pin(under(id, refused(webhooks::INVALID)));
+            }
             Ok(Ask::No) => {
                 let is_key_unheeded = self.shared.is_key_unheeded(&parts);
                 answer::strip_ours(&mut parts.headers);
@@ -164,6 +173,16 @@ where
                         id,
                         self.shared.clone().guard(inner, parts, body, asked, None),
                     )),
+                    Err(rejection) => Box::pin(under(id, refused(rejection))),
+                }
+            }
+            PrincipalSource::Signed(webhooks) => {
+                match self.shared.ask_as(Ok(webhooks.principal()), &parts, ask) {
+                    Ok(asked) => {
+                        let asked = Asked { signature, ..asked };
+                        let shared = self.shared.clone();
+                        Box::pin(under(id, shared.guard(inner, parts, body, asked, None)))
+                    }
                     Err(rejection) => Box::pin(under(id, refused(rejection))),
                 }
             }
@@ -253,6 +272,8 @@ pub(super) struct Asked {
     /// Why the principal is not known. The request is refused if it has a key, which may not be
     /// known yet.
     principal_error: Option<Rejection>,
+    /// The principal is known once this is verified.
+    signature: Option<Verifying>,
 }
 
 impl Asked {
@@ -366,7 +387,18 @@ impl Shared {
             scope: Arc::new(scope),
             target,
             principal_error,
+            signature: None,
         })
+    }
+
+    /// Begins to verify a signature, if this guard takes only what is signed.
+    fn begin_to_verify(&self, parts: &Parts) -> Result<Option<Verifying>, Rejection> {
+        match &self.principal {
+            PrincipalSource::Signed(webhooks) if !parts.method.is_safe() => {
+                webhooks.begin(&parts.headers, SystemTime::now()).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Asks the extractor who is asking, then guards the request.
@@ -405,6 +437,7 @@ impl Shared {
     pub(super) async fn find_principal(&self, parts: &mut Parts) -> Result<Principal, Unfound> {
         match &self.principal {
             PrincipalSource::Head(source) => source(parts).map_err(Unfound::Rejection),
+            PrincipalSource::Signed(webhooks) => Ok(webhooks.principal()),
             #[cfg(feature = "axum")]
             PrincipalSource::Extractor(extract) => extract(parts).await.map_err(Unfound::Refusal),
         }
@@ -415,7 +448,7 @@ impl Shared {
         inner: S,
         mut parts: Parts,
         body: B,
-        asked: Asked,
+        mut asked: Asked,
         // The response to a request that has a key after all.
         refusal: Option<Box<Response<Body>>>,
     ) -> Result<Response<Body>, S::Error>
@@ -450,6 +483,11 @@ impl Shared {
             Ok(buffered) => buffered,
             Err(stopped) => return refuse(stopped.rejection),
         };
+        if let Some(signature) = asked.signature.take()
+            && let Err(rejection) = signature.finish(buffered.guarded_body()).await
+        {
+            return refuse(rejection);
+        }
         let call = match self.call(&parts, asked, &buffered, token_until) {
             Ok(Some(call)) if is_in_hand(&parts, call.id) => {
                 return forward_request(inner, parts, buffered.body()).await;
