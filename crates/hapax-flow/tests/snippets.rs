@@ -58,7 +58,7 @@ impl Mailer {
 }
 
 #[rustfmt::skip]
-fn outside_the_database(source: impl Source, hapax: Hapax, mailer: Mailer) {
+fn outside_the_database(source: impl Source, hapax: &Hapax, mailer: Mailer) {
     let consumer = Consumer::new("mail").source(source).once(hapax.once("order-mail")).handle(
         move |message: Received, operation: Operation| {
             let mailer = mailer.clone();

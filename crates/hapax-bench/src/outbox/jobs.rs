@@ -1,6 +1,6 @@
 //! Queues of jobs on Postgres, as peers: pg-boss and graphile-worker, by programs for Node.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use hapax_flow::publish::Null;
 use hapax_testkit::harness::install::{Installed, Language, install};
@@ -41,7 +41,7 @@ pub(super) async fn run(cluster: &Cluster, scale: Scale) -> Result<(), Error> {
         for ((_, program, _), peer) in PEERS.iter().zip(&mut peers) {
             let program = installed.directory.join(program);
             peer.rates
-                .push(moved(program, &cluster.database(), messages)?);
+                .push(moved(&program, &cluster.database(), messages)?);
         }
     }
     let mut table = Table::new(&title, &["", "per second", "hapax against it"]);
@@ -77,9 +77,9 @@ fn installed() -> Result<Option<Installed>, Error> {
 }
 
 /// Has a peer's program move so many jobs in this empty database. Returns how many a second.
-fn moved(program: PathBuf, url: &str, jobs: usize) -> Result<f64, Error> {
+fn moved(program: &Path, url: &str, jobs: usize) -> Result<f64, Error> {
     let mut node = command("node")?;
-    node.arg(&program).args([url, &jobs.to_string()]);
+    node.arg(program).args([url, &jobs.to_string()]);
     let output = tokio::task::block_in_place(|| node.output())?;
     let said = String::from_utf8_lossy(&output.stdout);
     let seconds: Option<f64> = said.trim().parse().ok();

@@ -67,7 +67,9 @@ pub(super) async fn apply<D: Database>(
         if have_failed {
             for message in batch {
                 let recovered = inbox::recovered(&mut transaction, &rules.name, message.id());
-                recovered.await.map_err(judge_receive::<D::Transaction>)?;
+                recovered
+                    .await
+                    .map_err(|error| judge_receive::<D::Transaction>(&error))?;
             }
         }
         done.applied = fresh.len();
@@ -113,12 +115,12 @@ pub(super) async fn apply_parked<D: Database>(
     let mut taken = None;
     let work = async {
         let parked = inbox::take_parked(&mut transaction, &rules.name).await;
-        let Some(parked) = parked.map_err(judge_receive::<D::Transaction>)? else {
+        let Some(parked) = parked.map_err(|error| judge_receive::<D::Transaction>(&error))? else {
             return Ok(None);
         };
         let message = &*taken.insert(rules.of_parked(parked));
         let is_new = inbox::parked_done(&mut transaction, &rules.name, message.id()).await;
-        if !is_new.map_err(judge_receive::<D::Transaction>)? {
+        if !is_new.map_err(|error| judge_receive::<D::Transaction>(&error))? {
             let duplicates = 1;
             return Ok(Some(Done {
                 duplicates,
@@ -178,7 +180,9 @@ pub(super) async fn count_failure<D: Database>(
         park(&mut transaction, rules, message, Cause::Failed, reason).await?;
         Ok(None)
     };
-    let counted = counted.await.map_err(judge_receive::<D::Transaction>);
+    let counted = counted
+        .await
+        .map_err(|error| judge_receive::<D::Transaction>(&error));
     end::<D, _>(transaction, counted).await
 }
 
@@ -197,7 +201,9 @@ async fn count_parked<D: Database>(
         }
         Ok(())
     };
-    let counted = counted.await.map_err(judge_receive::<D::Transaction>);
+    let counted = counted
+        .await
+        .map_err(|error| judge_receive::<D::Transaction>(&error));
     end::<D, _>(transaction, counted).await
 }
 
@@ -206,7 +212,7 @@ pub(super) async fn sweep<D: Database>(database: &mut D) -> Result<u64, Failure>
     let mut transaction = begin(database).await?;
     let now = Timestamp::from_system_time(SystemTime::now());
     let swept = inbox::sweep(&mut transaction, now).await;
-    let swept = swept.map_err(judge_receive::<D::Transaction>);
+    let swept = swept.map_err(|error| judge_receive::<D::Transaction>(&error));
     end::<D, _>(transaction, swept).await
 }
 
@@ -279,7 +285,7 @@ async fn take_in<T: Session>(
         true => Vec::new(),
         false => inbox::receive_all(transaction, &rules.name, &asked, rules.gaps())
             .await
-            .map_err(judge_receive::<T>)?,
+            .map_err(|error| judge_receive::<T>(&error))?,
     };
     let mut fresh = Vec::new();
     let mut aside: Vec<_> = unknown
@@ -299,7 +305,7 @@ async fn take_in<T: Session>(
     done.parked = aside.len();
     for (message, why) in aside {
         let parked = park(transaction, rules, message, why, reason(why)).await;
-        parked.map_err(judge_receive::<T>)?;
+        parked.map_err(|error| judge_receive::<T>(&error))?;
     }
     Ok((fresh, done))
 }
@@ -395,9 +401,9 @@ fn judge<S: Session>(error: &(dyn Error + 'static)) -> Failure {
 
 /// Judges an error of the inbox. A value that the database cannot take is of one message, and the
 /// others must not wait for it.
-fn judge_receive<S: Session>(error: ReceiveError<S::Error>) -> Failure {
-    let text = in_a_line(&error);
-    let code = match &error {
+fn judge_receive<S: Session>(error: &ReceiveError<S::Error>) -> Failure {
+    let text = in_a_line(error);
+    let code = match error {
         ReceiveError::WindowChanged(_) => return Failure::Busy(text),
         ReceiveError::Invalid(_) => return Failure::Handler(text),
         ReceiveError::Driver(error) => S::code(error).unwrap_or_default(),

@@ -235,7 +235,8 @@ fn skip(
                RETURNING consumer, at, entity, version";
     let receipt = ReceiptId::of(consumer, id);
     let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
-    let found: Option<(i64, Option<i64>, Option<Vec<u8>>, Option<i64>)> = tx
+    type Found = (i64, Option<i64>, Option<Vec<u8>>, Option<i64>);
+    let found: Option<Found> = tx
         .query_row(sql, params![consumer, receipt.as_bytes()], read)
         .optional()
         .map_err(explain)?;

@@ -132,6 +132,10 @@ impl Reactor for Sockets {
         self.0.interval(duration)
     }
 
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn would borrow what the trait must not"
+    )]
     fn tcp_connect_addr(
         &self,
         address: SocketAddr,

@@ -149,6 +149,7 @@ impl Running {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "so that a number will do")]
 pub(crate) fn message(id: impl ToString) -> Incoming {
     Incoming {
         id: Some(id.to_string()),

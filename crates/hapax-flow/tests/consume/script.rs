@@ -56,7 +56,7 @@ impl Script {
         self.change(|state| {
             state
                 .ready
-                .extend(std::mem::take(&mut state.open).into_values())
+                .extend(std::mem::take(&mut state.open).into_values());
         });
     }
 

@@ -97,7 +97,7 @@ async fn relay() {
         }
         while tenths < done * 10 / messages {
             tenths += 1;
-            announce(&format!("tenth {tenths}"));
+            announce(format!("tenth {tenths}"));
         }
     }
     stop.cancel();
@@ -108,9 +108,9 @@ async fn relay() {
         .map(|number| number.to_string())
         .collect();
     let repeated = arrived.iter().filter(|times| **times > 1).count();
-    announce(&format!("missing {}", missing.join(",")));
-    announce(&format!("repeated {repeated}"));
-    announce(&format!("memory {early} {peak}"));
+    announce(format!("missing {}", missing.join(",")));
+    announce(format!("repeated {repeated}"));
+    announce(format!("memory {early} {peak}"));
 }
 
 /// A destination that counts how often each message arrived, and refuses one.

@@ -115,11 +115,10 @@ impl Topic {
             let described = admin.describe_transactions([&name], options).await.unwrap();
             match described.into_values().next() {
                 Some(Ok(described)) if !described.state.starts_with("Prepare") => return,
-                Some(Err(KrafkaError::Broker { code, .. }))
-                    if code == ErrorCode::TransactionalIdNotFound =>
-                {
-                    return;
-                }
+                Some(Err(KrafkaError::Broker {
+                    code: ErrorCode::TransactionalIdNotFound,
+                    ..
+                })) => return,
                 other => assert!(Instant::now() < ended, "{other:?}"),
             }
             tokio::time::sleep(Duration::from_millis(5)).await;

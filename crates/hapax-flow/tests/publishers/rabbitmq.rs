@@ -68,6 +68,10 @@ struct MortalQueue {
     queue: Queue,
 }
 
+#[expect(
+    clippy::await_holding_lock,
+    reason = "each test has a runtime of its own"
+)]
 async fn mortal() -> Option<MortalQueue> {
     let server = Server::mortal()?;
     let queue = Queue::new(server.virtual_host()).await;

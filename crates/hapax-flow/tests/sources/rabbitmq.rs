@@ -167,6 +167,10 @@ impl Broker for Queue {
 }
 
 impl MortalQueue {
+    #[expect(
+        clippy::await_holding_lock,
+        reason = "each test has a runtime of its own"
+    )]
     async fn start(kind: &str) -> Option<MortalQueue> {
         let server = Server::mortal()?;
         let queue = Queue::declared(server.virtual_host(), kind).await;

@@ -95,8 +95,11 @@ const COUNTERS: [Counted; 8] = [
     ),
 ];
 
+/// A name, what it says, and how it is read.
+type Waiting = (&'static str, &'static str, fn(&Backlog) -> u64);
+
 /// The numbers of messages that are set aside.
-const WAITING: [(&str, &str, fn(&Backlog) -> u64); 3] = [
+const WAITING: [Waiting; 3] = [
     (
         "relay_waiting",
         "Messages that are set aside and will be sent",

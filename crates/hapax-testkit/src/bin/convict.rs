@@ -69,7 +69,7 @@ const FLOW_SUITES: &[Choice] = &[("consume", &["--test-threads=8"])];
 const SUITE_TIME_MAX: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
-    let chosen = match choose(std::env::args().skip(1).collect()) {
+    let chosen = match choose(&std::env::args().skip(1).collect::<Vec<_>>()) {
         Ok(chosen) => chosen,
         Err(message) => {
             eprintln!("{message}");
@@ -115,9 +115,9 @@ fn main() -> ExitCode {
 
 /// The bugs that the arguments name: by name, as `--part 2/3` every third one from the second on, or
 /// all.
-fn choose(arguments: Vec<String>) -> Result<Vec<&'static str>, String> {
+fn choose(arguments: &[String]) -> Result<Vec<&'static str>, String> {
     let names = BUGS.iter().map(|(name, _)| *name);
-    if let [option, part] = arguments.as_slice()
+    if let [option, part] = arguments
         && option == "--part"
     {
         let parsed = part.split_once('/').and_then(|(part, parts)| {

@@ -193,9 +193,9 @@ impl Verifying {
 
     /// Whether some signature is that of some secret. Each comparison takes the same time, whatever
     /// the signature.
-    fn is_good(self) -> bool {
+    fn is_good(&self) -> bool {
         let signatures = &self.signatures;
-        self.macs.into_iter().any(|mac| {
+        self.macs.iter().any(|mac| {
             signatures
                 .iter()
                 .any(|signature| mac.clone().verify_slice(signature).is_ok())

@@ -43,7 +43,7 @@ async fn diesel_async_receives() {
     let begin = async |connection: &mut AsyncPgConnection| {
         AnsiTransactionManager::begin_transaction(connection)
             .await
-            .expect("begins")
+            .expect("begins");
     };
     for (is_first, commits) in [(true, false), (true, true), (false, true)] {
         begin(&mut connection).await;

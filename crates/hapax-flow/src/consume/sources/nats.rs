@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::{HeaderMap, Message, StatusCode, Subscriber};
-use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
@@ -465,11 +464,8 @@ impl Session {
 /// A delivered message.
 fn incoming(message: Message, id: &NatsId, deliveries: Option<u32>) -> Incoming {
     let headers = message.headers.as_ref().map_or_else(Vec::new, headers);
-    let mut incoming = Incoming::from_cloud_event(
-        message.subject.as_str(),
-        headers,
-        Bytes::from(message.payload),
-    );
+    let mut incoming =
+        Incoming::from_cloud_event(message.subject.as_str(), headers, message.payload);
     incoming.deliveries = deliveries;
     if incoming.key.is_none() {
         incoming.key = incoming.header("hapax-key").map(str::to_owned);
@@ -701,7 +697,7 @@ mod tests {
             let message = Message {
                 subject: "orders".into(),
                 reply: None,
-                payload: Bytes::new(),
+                payload: bytes::Bytes::new(),
                 headers: Some(given.clone()),
                 status: None,
                 description: None,

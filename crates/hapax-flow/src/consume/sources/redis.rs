@@ -479,6 +479,9 @@ async fn make_group(
     }
 }
 
+/// The id of an entry and its fields; none if it was removed.
+type Entry = (String, Option<Vec<(String, Vec<u8>)>>);
+
 /// A delivered entry. `None`: it was removed from the stream.
 fn delivery(
     entry: Value,
@@ -487,8 +490,7 @@ fn delivery(
     if entry == Value::Nil {
         return Ok(None);
     }
-    let (id, fields): (String, Option<Vec<(String, Vec<u8>)>>) =
-        FromRedisValue::from_redis_value(entry)?;
+    let (id, fields): Entry = FromRedisValue::from_redis_value(entry)?;
     let Some(fields) = fields else {
         return Ok(None);
     };

@@ -94,6 +94,7 @@ impl RabbitMq {
     /// # Errors
     ///
     /// [`RabbitError`] if nothing could ever be published so.
+    #[expect(clippy::needless_pass_by_value, reason = "as every publisher")]
     pub fn new(options: RabbitOptions) -> Result<RabbitMq, RabbitError> {
         Ok(RabbitMq {
             cluster: Cluster::new(&options.servers)?,
@@ -224,7 +225,7 @@ impl Sending<'_> {
         let limit = self.rabbit.cluster.timeout;
         let mut lane = session.lane(message, place).lock().await;
         match timeout(limit, lane.publish(&session.link, parcel)).await {
-            Ok(Ok(confirmation)) => Ok(of_confirmation(confirmation, &at)),
+            Ok(Ok(confirmation)) => Ok(of_confirmation(&confirmation, &at)),
             Ok(Err(error)) => self.of_error(&error, &at),
             Err(_) if session.link.is_alive(limit).await => {
                 lane.give_up();
@@ -263,7 +264,7 @@ impl Sending<'_> {
     }
 }
 
-fn of_confirmation(confirmation: Confirmation, at: &str) -> Verdict {
+fn of_confirmation(confirmation: &Confirmation, at: &str) -> Verdict {
     match confirmation {
         Confirmation::Ack(None) => Verdict::ACCEPTED,
         Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)) => Verdict::Refused(format!(
