@@ -1,6 +1,6 @@
 //! Queues of jobs on Postgres, as peers: pg-boss and graphile-worker, by programs for Node.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hapax_flow::publish::Null;
 use hapax_testkit::harness::install::{Installed, Language, install};

@@ -24,7 +24,9 @@ pub use file::{ConfigError, Environment, Overrides};
 pub use jwt::{Audience, Issuer, KeysFrom};
 pub use network::Network;
 pub use postgres::PostgresUrl;
-pub use principal::{AnonymousField, Claim, CookieName, PrincipalSource, PrincipalSources};
+pub use principal::{
+    AnonymousField, Claim, CookieName, PrincipalSource, PrincipalSources, WebhookSender,
+};
 pub(crate) use reader::reader_name;
 pub use redis::RedisUrl;
 pub(crate) use route::unguarded_siblings;
@@ -32,7 +34,8 @@ pub use route::{Choice, PathAmbiguous, Pattern, Route, choose, route_of};
 pub use secret::Secret;
 pub(crate) use settings::give_up;
 pub use settings::{
-    Config, Drain, ForwardAuth, Jwt, Limits, OnUnknown, Relay, Sasl, Timeouts, Tls, Upstream,
+    Config, Drain, ForwardAuth, Jwt, Limits, OnUnknown, Relay, Sasl, StandardWebhooks, Timeouts,
+    Tls, Upstream,
 };
 pub use text::{admin_address, listen_address, upstream_url};
 pub use url::ServiceUrl;

@@ -37,6 +37,11 @@ impl PrincipalSources {
                 sources.len()
             ));
         }
+        let is_signed =
+            |source: &PrincipalSource| matches!(source, PrincipalSource::StandardWebhooks(_));
+        if sources.len() > 1 && sources.iter().any(is_signed) {
+            return Err("standard-webhooks:NAME stands alone: it says who is asking, and only for webhooks of this sender".to_owned());
+        }
         if sources.len() > 1 && sources.contains(&PrincipalSource::None) {
             return Err("`none` makes all callers one and stands alone: write \"none\", or leave it out of the list".to_owned());
         }
@@ -75,6 +80,14 @@ impl PrincipalSources {
             )
         };
         self.iter().any(is_unverified)
+    }
+
+    /// The sender of webhooks, if requests are known by its signature.
+    pub fn webhooks(&self) -> Option<&WebhookSender> {
+        match self.first() {
+            PrincipalSource::StandardWebhooks(sender) => Some(sender),
+            _ => None,
+        }
     }
 
     /// Whether this is the default.
@@ -159,6 +172,9 @@ pub enum PrincipalSource {
     /// The caller that this service names; it is asked with each request, by the settings in
     /// `[forward_auth]`.
     ForwardAuth(ServiceUrl),
+    /// The sender of webhooks with this name, whose signature is verified with each request, by the
+    /// settings in `[standard_webhooks]`.
+    StandardWebhooks(WebhookSender),
     /// No source: all callers are one, and every caller that knows a key gets its answer.
     None,
 }
@@ -192,7 +208,7 @@ impl PrincipalSource {
                 .iter()
                 .flat_map(|auth| auth.forward.iter().chain(&auth.pass))
                 .collect(),
-            PrincipalSource::None => Vec::new(),
+            PrincipalSource::StandardWebhooks(_) | PrincipalSource::None => Vec::new(),
         }
     }
 
@@ -201,6 +217,7 @@ impl PrincipalSource {
         match self {
             PrincipalSource::Cookie(name) => format!("cookie {name}"),
             PrincipalSource::ForwardAuth(_) => "answer of the authentication service".to_owned(),
+            PrincipalSource::StandardWebhooks(_) => "header webhook-signature".to_owned(),
             source => format!(
                 "header {}",
                 source
@@ -252,6 +269,7 @@ impl fmt::Display for PrincipalSource {
             PrincipalSource::Header(field) => write!(f, "header:{field}"),
             PrincipalSource::Jwt(claim) => write!(f, "jwt:{claim}"),
             PrincipalSource::ForwardAuth(url) => write!(f, "forward-auth:{url}"),
+            PrincipalSource::StandardWebhooks(sender) => write!(f, "standard-webhooks:{sender}"),
             PrincipalSource::None => f.write_str("none"),
         }
     }
@@ -278,8 +296,11 @@ impl FromStr for PrincipalSource {
             }
             Some(("jwt", claim)) => claim.parse().map(PrincipalSource::Jwt),
             Some(("forward-auth", url)) => service_url(url).map(PrincipalSource::ForwardAuth),
+            Some(("standard-webhooks", name)) => {
+                name.parse().map(PrincipalSource::StandardWebhooks)
+            }
             _ => Err(format!(
-                "`{}` is no principal source: use digest:FIELD, as in digest:authorization, cookie:NAME, header:FIELD, jwt:CLAIM, forward-auth:URL, or none",
+                "`{}` is no principal source: use digest:FIELD, as in digest:authorization, cookie:NAME, header:FIELD, jwt:CLAIM, forward-auth:URL, standard-webhooks:NAME, or none",
                 mask(text)
             )),
         }
@@ -324,6 +345,38 @@ impl FromStr for CookieName {
             "" => Err("cookie: names no cookie: write cookie:session, for example".to_owned()),
             _ => Err(format!(
                 "`{}` is not the name of a cookie: write cookie:session, for example",
+                text.escape_debug()
+            )),
+        }
+    }
+}
+
+/// The name of a sender of webhooks, which is also that of the file with its secrets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookSender(Arc<str>);
+
+impl WebhookSender {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for WebhookSender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for WebhookSender {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        match (1..=64).contains(&text.len()) && text.bytes().all(fits) && !text.starts_with('.') {
+            true => Ok(WebhookSender(text.into())),
+            false => Err(format!(
+                "`{}` is no name of a sender of webhooks: write standard-webhooks:payments, for example, with letters, digits, hyphens, dots and underscores",
                 text.escape_debug()
             )),
         }
@@ -493,11 +546,15 @@ mod tests {
             "digest:authorization, header:stripe-account",
             "jwt:sub, jwt:tenant, digest:x-a",
             "cookie:__Host-session.id, digest:x-a",
+            "standard-webhooks:payments-2",
         ] {
             assert_eq!(text.parse::<PrincipalSources>().unwrap().to_string(), text);
         }
         for (text, why) in [
             ("none, digest:a", "stands alone"),
+            ("standard-webhooks:a, digest:a", "stands alone"),
+            ("standard-webhooks:", "no name of a sender"),
+            ("standard-webhooks:../a", "no name of a sender"),
             ("digest:a, digest:a", "twice"),
             (
                 "forward-auth:http://a, forward-auth:http://b",

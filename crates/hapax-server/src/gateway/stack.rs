@@ -109,19 +109,22 @@ impl Stack {
             if let Some(path) = &route.probe {
                 guard = guard.probe(Asking::new(proxy, path, &route.policy));
             }
+            let principal = config.principal_of(&route).clone();
+            let principals = directory
+                .find(&principal)
+                .ok_or("the directory has the sources of every route")?
+                .clone();
+            let guard = match principals.webhooks() {
+                Some(webhooks) => guard.standard_webhooks(webhooks.clone()),
+                None => guard.try_principal(Principals::established),
+            };
             let guard = guard
-                .try_principal(Principals::established)
                 .build()
                 .map_err(|error| format!("route {}: {error}", route.name))?;
             let service = guard.layer(proxy.clone());
             let key_field = HeaderName::try_from(&*route.policy.key_field)
                 .map_err(|error| error.to_string())?;
             let counts = runtime.metrics.route(&route.name);
-            let principal = config.principal_of(&route).clone();
-            let principals = directory
-                .find(&principal)
-                .ok_or("the directory has the sources of every route")?
-                .clone();
             let is_unverified = principal.is_unverified();
             let named = Named::new(&route, &principal);
             routes.push(Guarded {

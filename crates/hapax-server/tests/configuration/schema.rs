@@ -45,6 +45,7 @@ fn every_default_and_example_of_the_schema_is_read() {
     for name in ["jwks.json", "jwt.secret", "relay.creds"] {
         fs::write(directory.path().join(name), "").unwrap();
     }
+    fs::create_dir(directory.path().join("webhooks")).unwrap();
     let schema = schema();
     let nothing = format!(
         "{:?}",
@@ -133,6 +134,9 @@ fn beside(section: &str, name: &str) -> &'static str {
         }
         ("forward_auth", name) if name != "principal_field" => {
             "principal_field = \"x-auth-user\"\n"
+        }
+        ("standard_webhooks", name) if name != "secret_directory" => {
+            "secret_directory = \"webhooks\"\n"
         }
         ("defaults" | "routes", "probe") => "mode = \"probe\"\n",
         ("on_unknown", "url") => "secret_files = [\"/a\"]\n",

@@ -23,4 +23,5 @@ mod shadow;
 mod sources;
 mod spoof;
 mod tokens;
+mod webhooks;
 mod world;

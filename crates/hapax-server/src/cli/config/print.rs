@@ -85,8 +85,14 @@ fn unwritten(section: &ReportSection) -> String {
 /// Whether an optional section is absent: printed with its defaults alone, it would lack required
 /// settings.
 fn is_absent(section: &ReportSection) -> bool {
-    let is_optional =
-        ["[tls]", "[jwt]", "[forward_auth]", "[on_unknown]"].contains(&&*section.header);
+    let is_optional = [
+        "[tls]",
+        "[jwt]",
+        "[forward_auth]",
+        "[on_unknown]",
+        "[standard_webhooks]",
+    ]
+    .contains(&&*section.header);
     is_optional && section.settings.iter().all(|setting| setting.is_default)
 }
 

@@ -135,6 +135,9 @@ fn principal(principal: &PrincipalSources) -> String {
         PrincipalSource::ForwardAuth(_) => {
             format!("{principal}: asked anew for every guarded request, replays too")
         }
+        PrincipalSource::StandardWebhooks(_) => {
+            format!("{principal}: webhooks of this sender, each with a good signature")
+        }
         PrincipalSource::None => {
             format!("{principal}: all callers are one, and whoever knows a key gets its answer")
         }

@@ -38,8 +38,8 @@ pub use self::report::{Counts, ReportSection, ReportSetting};
 use self::section::{Context, Section};
 use self::value::parsed;
 use super::settings::{
-    DEFAULTS, DRAIN, FORWARD_AUTH, JWT, LIMITS, ON_UNKNOWN, ROUTES, Settings, TIMEOUTS, TLS, TOP,
-    Table, UPSTREAM,
+    DEFAULTS, DRAIN, FORWARD_AUTH, JWT, LIMITS, ON_UNKNOWN, ROUTES, STANDARD_WEBHOOKS, Settings,
+    TIMEOUTS, TLS, TOP, Table, UPSTREAM,
 };
 use super::{Config, Drain, PrincipalSource, PrincipalSources, Relay, Route, StoreUrl};
 
@@ -244,6 +244,8 @@ fn config<'a>(
     let (jwt, forward_auth) = (section(&JWT), section(&FORWARD_AUTH));
     config.jwt = principals::jwt(&jwt);
     config.forward_auth = principals::forward_auth(&forward_auth);
+    let webhooks = section(&STANDARD_WEBHOOKS);
+    config.standard_webhooks = principals::standard_webhooks(&webhooks);
     let (upstream, limits) = (section(&UPSTREAM), section(&LIMITS));
     config.upstream = checks::upstream(&upstream, overrides);
     config.tls = checks::tls(&section(&TLS));
@@ -254,7 +256,8 @@ fn config<'a>(
     if is_store_known {
         checks::store(&top, &config, overrides);
     }
-    principals::check(&top, [&jwt, &forward_auth], &routes, &config, overrides);
+    let by_source = [&jwt, &forward_auth, &webhooks];
+    principals::check(&top, by_source, &routes, &config, overrides);
     addresses::no_loop(&upstream, &config, overrides);
     checks::bodies_fit(&limits, &config.all_routes(), &config.limits);
     addresses::admin_is_guarded(&top, &config, overrides);

@@ -3,6 +3,7 @@
 
 use std::str::FromStr;
 
+use hapax::KeyRule;
 use hapax::middleware::fields;
 use http::HeaderName;
 use jsonwebtoken::Algorithm;
@@ -15,7 +16,7 @@ use crate::config::jwt::is_shared;
 use crate::config::settings::{Kind, Settings};
 use crate::config::{
     AnonymousField, Audience, Config, ForwardAuth, Issuer, Jwt, PrincipalSource, PrincipalSources,
-    ServiceUrl, text,
+    ServiceUrl, StandardWebhooks, text,
 };
 
 /// `[jwt]`, if present. Mistakes are reported.
@@ -199,6 +200,19 @@ pub(super) fn forward_auth(section: &Section<'_>) -> Option<ForwardAuth> {
     Some(auth)
 }
 
+/// `[standard_webhooks]`, if present. Mistakes are reported.
+pub(super) fn standard_webhooks(section: &Section<'_>) -> Option<StandardWebhooks> {
+    if !section.is_present() {
+        return None;
+    }
+    require(
+        section,
+        "secret_directory",
+        "secret_directory = \"/etc/hapax/webhooks\", in which the file of a sender has its secrets",
+    );
+    Some(StandardWebhooks::read(Some(section)))
+}
+
 pub(crate) fn field(text: &str) -> Result<HeaderName, String> {
     HeaderName::from_str(text).map_err(|_| {
         format!("`{text}` is not the name of a header field: write x-auth-user, for example")
@@ -265,7 +279,7 @@ pub(crate) fn sources(value: &DeValue<'_>, _: Kind) -> Result<PrincipalSources, 
 /// Checks what the sources need, and reports sections that no source uses.
 pub(super) fn check(
     top: &Section<'_>,
-    [jwt, forward_auth]: [&Section<'_>; 2],
+    [jwt, forward_auth, webhooks]: [&Section<'_>; 3],
     routes: &[Section<'_>],
     config: &Config,
     overrides: &Overrides,
@@ -288,12 +302,17 @@ pub(super) fn check(
                     &["principal"],
                     "forward-auth needs [forward_auth] in the configuration: write principal_field = \"x-auth-user\" in it",
                 ),
+                PrincipalSource::StandardWebhooks(_) if !webhooks.is_present() => section.mistake(
+                    &["principal"],
+                    format!("`{source}` needs [standard_webhooks] in the configuration: write secret_directory = \"/etc/hapax/webhooks\" in it"),
+                ),
                 _ => {}
             }
         }
         has_proxies(section, top, list, config);
         anonymous_apart(top, list, config);
     }
+    webhooks_have_keys(top, routes, config, overrides);
     let url = one_service(&lists);
     key_fields_apart([top, jwt, forward_auth], &lists, config, overrides);
     // A flag may try out another source without changing the file.
@@ -345,6 +364,44 @@ fn one_service(lists: &[(&Section<'_>, PrincipalSources)]) -> Option<ServiceUrl>
         }
     }
     first
+}
+
+/// A route for webhooks takes nothing else: the key of each is its id, and each is verified.
+fn webhooks_have_keys(
+    top: &Section<'_>,
+    routes: &[Section<'_>],
+    config: &Config,
+    overrides: &Overrides,
+) {
+    let is_flagged = overrides.principal.is_some();
+    if let Some(sender) = config.principal.webhooks().filter(|_| !is_flagged) {
+        top.mistake(
+            &["principal"],
+            format!("`standard-webhooks:{sender}` is for the routes on which this sender's webhooks arrive: write it into [[routes]]"),
+        );
+    }
+    for (section, route) in routes.iter().zip(&config.routes) {
+        let Some(sender) = route
+            .principal
+            .as_ref()
+            .and_then(PrincipalSources::webhooks)
+        else {
+            continue;
+        };
+        let policy = &route.policy;
+        if policy.key != KeyRule::Required || &*policy.key_field != "webhook-id" {
+            section.mistake(
+                &["principal"],
+                format!("webhooks of `{sender}` have their key in webhook-id, and each has one: write key = \"required\" and key_field = \"webhook-id\" too"),
+            );
+        }
+        if policy.shadow {
+            section.mistake(
+                &["shadow"],
+                "a shadow refuses nothing, and unsigned webhooks must be refused: leave it out",
+            );
+        }
+    }
 }
 
 /// A field that identifies the caller is trusted only from configured proxies.

@@ -9,7 +9,7 @@ use super::declare::{
     choice, count, directory, file, list, new_file, settings, shown_text, size, text, texts,
     timeout, token, up_to_a_day, value,
 };
-use super::{ForwardAuth, Jwt, Kind, OnUnknown, Relay, Settings};
+use super::{ForwardAuth, Jwt, Kind, OnUnknown, Relay, Settings, StandardWebhooks};
 use crate::config::file::value::{networks, parse_texts};
 use crate::config::file::{checks, principals};
 use crate::config::text::{admin_address, listen_address, upstream_url};
@@ -116,6 +116,8 @@ settings! {
         jwt: Option<Jwt>,
         /// How the other service is asked, where the source is `forward-auth`.
         forward_auth: Option<ForwardAuth>,
+        /// How webhooks that come in are verified, where the source is `standard-webhooks`.
+        standard_webhooks: Option<StandardWebhooks>,
         /// The service behind.
         upstream: Upstream,
         /// What the gateway shows to clients, if it speaks TLS with them.

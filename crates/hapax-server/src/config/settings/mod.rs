@@ -46,7 +46,7 @@ pub(crate) use self::declare::{Settings, Shown, Spec};
 pub use self::gateway::{Config, Drain, Limits, Timeouts, Tls, Upstream};
 pub use self::on_unknown::OnUnknown;
 pub(crate) use self::policy::{POLICY, ROUTE, VELOCITY};
-pub use self::principals::{ForwardAuth, Jwt};
+pub use self::principals::{ForwardAuth, Jwt, StandardWebhooks};
 pub(crate) use self::relay::give_up;
 pub use self::relay::{Relay, Sasl};
 pub(crate) use self::suggest::{describe_unknown, find_nearest};
@@ -65,10 +65,11 @@ pub(crate) struct Table {
 }
 
 /// All sections, in the order in which they are shown.
-pub(crate) const TABLES: [&Table; 12] = [
+pub(crate) const TABLES: [&Table; 13] = [
     &TOP,
     &JWT,
     &FORWARD_AUTH,
+    &STANDARD_WEBHOOKS,
     &UPSTREAM,
     &TLS,
     &TIMEOUTS,
@@ -90,6 +91,7 @@ pub(crate) static TOP: Table = table(
         &[
             inner(Kind::Section(&JWT)),
             inner(Kind::Section(&FORWARD_AUTH)),
+            inner(Kind::Section(&STANDARD_WEBHOOKS)),
             inner(Kind::Section(&UPSTREAM)),
             inner(Kind::Section(&TLS)),
             inner(Kind::Section(&TIMEOUTS)),
@@ -121,6 +123,14 @@ pub(crate) static FORWARD_AUTH: Table = table(
     "How another service is asked who is asking, for `principal = \"forward-auth:URL\"`, see \
      [principals.md](principals.md).",
     &[ForwardAuth::SETTINGS],
+);
+
+pub(crate) static STANDARD_WEBHOOKS: Table = table(
+    "standard_webhooks",
+    "[standard_webhooks]",
+    "How webhooks that come in are verified, for `principal = \"standard-webhooks:NAME\"`, see \
+     [webhooks.md](webhooks.md).",
+    &[StandardWebhooks::SETTINGS],
 );
 
 pub(crate) static UPSTREAM: Table = table(

@@ -7,7 +7,8 @@ use http::HeaderName;
 use jsonwebtoken::Algorithm;
 
 use super::declare::{
-    count, debug, duration, file, list, settings, several, shown_text, text, texts, timeout,
+    count, debug, directory, duration, file, list, settings, several, shown_text, text, texts,
+    timeout,
 };
 use super::{Kind, Settings};
 use crate::config::file::principals::{algorithms, audience, field, issuer, passed, shown};
@@ -136,6 +137,35 @@ impl ForwardAuth {
         ForwardAuth {
             principal_field,
             ..ForwardAuth::read(None)
+        }
+    }
+}
+
+settings! {
+    /// How webhooks that come in are verified: `[standard_webhooks]`.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct StandardWebhooks {
+        /// the directory with the secrets: the file of a sender is called as the sender, and has a
+        /// secret (`whsec_…`) on each line, several for a rotation
+        secret_directory: Option<PathBuf> = required, directory(), "webhooks";
+        /// by how much the time of a webhook may differ from the clock here; at most `1h`
+        tolerance: Duration = is "5m",
+            duration(
+                false,
+                Duration::from_secs(60 * 60),
+                "whoever has seen a webhook could send it again for so long, once it is forgotten \
+                 here: write at most \"1h\"",
+            ),
+            "1m";
+    }
+}
+
+impl StandardWebhooks {
+    /// The default settings, with this directory of secrets.
+    pub fn new(secret_directory: PathBuf) -> StandardWebhooks {
+        StandardWebhooks {
+            secret_directory: Some(secret_directory),
+            ..StandardWebhooks::read(None)
         }
     }
 }

@@ -5,7 +5,7 @@
 //! request's head alone; `jwt/` verifies a token with keys that their issuer may change, and
 //! `forward_auth.rs` asks another service each time. Both use `fetch.rs` to send requests.
 //! `anonymous.rs` knows the fields that identify no caller, `list.rs` combines several sources into
-//! one name, and `notice.rs` logs fields that no setting covers.
+//! one name, `webhooks.rs` has the secrets of senders whose signature the layer verifies, and `notice.rs` logs fields that no setting covers.
 //!
 //! The name of a principal begins with its source and says what identifies the caller, with a space
 //! between the parts. So no two sources, fields, claims, issuers or services ever share a name:
@@ -21,12 +21,13 @@ mod header;
 mod jwt;
 mod list;
 mod notice;
+mod webhooks;
 
 use std::sync::Arc;
 
 use hapax::core::{Secret, rejection};
 use hapax::middleware::rejected;
-use hapax::{Body, Principal, Rejection};
+use hapax::{Body, Principal, Rejection, StandardWebhooks};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
@@ -77,6 +78,8 @@ enum Source {
     Header(Header),
     Jwt(Jwt),
     ForwardAuth(Arc<ForwardAuth>),
+    /// Verified by the layer, when it has read the body.
+    Webhooks(StandardWebhooks),
 }
 
 /// The identified caller, or why there is none. Stands in the request's extensions, for the layer.
@@ -142,6 +145,12 @@ impl Directory {
                     PrincipalSource::ForwardAuth(url) => {
                         Source::ForwardAuth(directory.asked(url, config, &secret)?)
                     }
+                    PrincipalSource::StandardWebhooks(name) => {
+                        let settings = config.standard_webhooks.as_ref().ok_or(
+                            "standard-webhooks needs [standard_webhooks] in the configuration",
+                        )?;
+                        Source::Webhooks(webhooks::sender(name, settings)?)
+                    }
                 };
                 sources.push(started);
             }
@@ -204,6 +213,14 @@ impl Directory {
 }
 
 impl Principals {
+    /// The sender of webhooks, if requests are known by its signature.
+    pub(crate) fn webhooks(&self) -> Option<&StandardWebhooks> {
+        match &self.0.sources[..] {
+            [Source::Webhooks(webhooks)] => Some(webhooks),
+            _ => None,
+        }
+    }
+
     /// The caller, as [`Principals::check`] identified it, for the layer.
     pub(crate) fn established(parts: &Parts) -> Result<Principal, Rejection> {
         let found = parts.extensions.get::<Established>();
@@ -241,6 +258,10 @@ impl Principals {
         } = &*self.0;
         if matches!(sources[..], [Source::None]) {
             return Ok(Principal::Anonymous);
+        }
+        // Nobody is known by anything else in a webhook.
+        if let [Source::Webhooks(webhooks)] = &sources[..] {
+            return Ok(webhooks.principal());
         }
         // Before forward-auth adds fields about the caller to the request.
         let unread = anonymous.unread(parts);
@@ -357,6 +378,7 @@ impl Source {
     ) -> Result<Option<Principal>, Refused> {
         match self {
             Source::None => Ok(None),
+            Source::Webhooks(webhooks) => Ok(Some(webhooks.principal())),
             Source::Digest(digest) => digest.identify(&parts.headers).map_err(Refused::Missing),
             Source::Cookie(cookie) => cookie.identify(&parts.headers).map_err(Refused::Missing),
             Source::Header(header) => header

@@ -84,6 +84,11 @@ fn values(config: &Config) -> Vec<Value> {
     );
     let auth = config.forward_auth.as_ref();
     add("forward_auth.", auth.map_or(Vec::new(), Settings::values));
+    let webhooks = config.standard_webhooks.as_ref();
+    add(
+        "standard_webhooks.",
+        webhooks.map_or(Vec::new(), Settings::values),
+    );
     add("upstream.", config.upstream.values());
     add(
         "tls.",
@@ -129,13 +134,14 @@ fn values(config: &Config) -> Vec<Value> {
 mod tests {
     use super::*;
     use crate::config::settings::{TABLES, Table};
-    use crate::config::{ForwardAuth, Jwt, OnUnknown, Tls};
+    use crate::config::{ForwardAuth, Jwt, OnUnknown, StandardWebhooks, Tls};
 
     #[test]
     fn every_setting_is_compared() {
         let config = Config {
             jwt: Some(Jwt::read(None)),
             forward_auth: Some(ForwardAuth::read(None)),
+            standard_webhooks: Some(StandardWebhooks::read(None)),
             tls: Some(Tls::read(None)),
             on_unknown: Some(OnUnknown::read(None)),
             ..Config::default()
