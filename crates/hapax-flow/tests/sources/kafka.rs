@@ -4,11 +4,15 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use hapax_flow::consume::{KafkaServers, KafkaSource, KafkaSourceOptions, Retention, Source};
+use hapax_flow::consume::{
+    KafkaCredentials, KafkaServers, KafkaSource, KafkaSourceOptions, KafkaTls, Retention, Source,
+};
 use hapax_flow::publish::Envelope;
 use hapax_flow::publish::cloud_events::CloudEvents;
+use hapax_testkit::harness::Authority;
 use hapax_testkit::servers;
 use krafka::admin::{CreateTopicsOptions, NewTopic};
+use krafka::auth::{AuthConfig, TlsConfig};
 use krafka::{Kafka as Client, Record};
 
 use super::broker::{Broker, Mortal};
@@ -259,5 +263,91 @@ async fn a_new_member_does_not_get_what_another_has_done_meanwhile() {
     tokio::select! {
         () = working => {}
         again = other.receive(10) => panic!("{again:?} came"),
+    }
+}
+
+/// A server with TLS, at which a user has to say who it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_says_who_it_is_over_tls() {
+    let (files, authority) = (tempfile::tempdir().unwrap(), Authority::default());
+    let (trusted, other) = (files.path().join("ca.pem"), files.path().join("other.pem"));
+    authority.write(&trusted);
+    Authority::default().write(&other);
+    let (certificate, key) = authority.issue().write(files.path(), "server");
+    let read = |path| std::fs::read_to_string(path).unwrap();
+    let pair = files.path().join("pair.pem");
+    std::fs::write(&pair, read(&key) + &read(&certificate)).unwrap();
+    let module = "org.apache.kafka.common.security";
+    let settings = format!(
+        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:SASL_SSL\n\
+         sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512\n\
+         sasl.mechanism.inter.broker.protocol=PLAIN\n\
+         listener.name.plaintext.plain.sasl.jaas.config={module}.plain.PlainLoginModule required \
+         username=\"server\" password=\"own\" user_server=\"own\" user_relay=\"s3cret\";\n\
+         listener.name.plaintext.scram-sha-256.sasl.jaas.config={module}.scram.ScramLoginModule required;\n\
+         listener.name.plaintext.scram-sha-512.sasl.jaas.config={module}.scram.ScramLoginModule required;\n\
+         ssl.keystore.type=PEM\nssl.keystore.location={}\n\
+         ssl.truststore.type=PEM\nssl.truststore.location={}",
+        pair.display(),
+        trusted.display(),
+    );
+    let Some(server) = servers::Kafka::start(&settings) else {
+        return;
+    };
+    let security = AuthConfig::sasl_plain("relay", "s3cret")
+        .with_tls(TlsConfig::new().with_ca_cert(trusted.to_string_lossy()));
+    let client = Client::builder(server.bootstrap()).security(security);
+    let admin = client.connect().await.unwrap().admin();
+    let topic = NewTopic::new("orders", 1, 1).unwrap();
+    let made = admin.create_topics([topic], CreateTopicsOptions::default());
+    assert!(made.await.unwrap().into_values().all(|made| made.is_ok()));
+    let client = format!(
+        "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n\
+         sasl.jaas.config={module}.plain.PlainLoginModule required \
+         username=\"relay\" password=\"s3cret\";\n\
+         ssl.truststore.type=PEM\nssl.truststore.location={}",
+        trusted.display(),
+    );
+    tokio::task::block_in_place(|| server.add_user("relay", "scr4m", &client));
+    let (name, wrong) = ("relay".to_owned(), "wr0ng".to_owned());
+    let plain = |password: &str| KafkaCredentials::Plain {
+        name: name.clone(),
+        password: password.to_owned(),
+    };
+    let scram256 = |password: &str| KafkaCredentials::ScramSha256 {
+        name: name.clone(),
+        password: password.to_owned(),
+    };
+    let scram512 = |password: &str| KafkaCredentials::ScramSha512 {
+        name: name.clone(),
+        password: password.to_owned(),
+    };
+    for (credentials, root, is_right) in [
+        (plain("s3cret"), &trusted, true),
+        (scram256("scr4m"), &trusted, true),
+        (scram512("scr4m"), &trusted, true),
+        (scram512(&wrong), &trusted, false),
+        (plain("s3cret"), &other, false),
+        (plain(&wrong), &trusted, false),
+        (KafkaCredentials::None, &trusted, false),
+    ] {
+        let shown = format!("{credentials:?}");
+        let mut servers = KafkaServers::new([server.bootstrap()]);
+        servers.credentials = credentials;
+        servers.tls = Some(KafkaTls {
+            root_certificates: Some(root.clone()),
+            client_certificate: None,
+        });
+        let mut options = KafkaSourceOptions::new(servers, "group", ["orders"]);
+        options.timeout = Duration::from_secs(20);
+        let mut source = KafkaSource::new(options).unwrap();
+        let told = source.retention().await;
+        assert_eq!(told.is_ok(), is_right, "{shown}: {told:?}");
+        let said = format!("{told:?} {source:?}");
+        let secrets = ["s3cret", "scr4m", "wr0ng"];
+        assert!(
+            !secrets.iter().any(|secret| said.contains(secret)),
+            "{said}"
+        );
     }
 }

@@ -174,6 +174,30 @@ impl Kafka {
         );
     }
 
+    /// Gives it a user for SASL, with SCRAM, by a client with these settings.
+    ///
+    /// # Panics
+    ///
+    /// If it fails; the message has its output.
+    pub fn add_user(&self, name: &str, password: &str, client: &str) {
+        let file = self.directory.path().join("client.properties");
+        std::fs::write(&file, client).expect("a directory of our own");
+        // Not both in one go: it takes them for a mistake.
+        for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
+            let added = run(Command::new(&self.programs.java)
+                .args(self.programs.options())
+                .arg("kafka.admin.ConfigCommand")
+                .args(["--bootstrap-server", &self.bootstrap(), "--command-config"])
+                .arg(&file)
+                .args(["--alter", "--entity-type", "users", "--entity-name", name])
+                .args([
+                    "--add-config",
+                    &format!("{mechanism}=[password={password}]"),
+                ]));
+            added.unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
     /// A program of Kafka's own.
     fn client(&self, class: &str, topic: &str) -> Command {
         let mut command = Command::new(&self.programs.java);
