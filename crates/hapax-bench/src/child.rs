@@ -63,17 +63,26 @@ pub(crate) fn end_with_parent() {
 
 /// The processor time a process has used so far, in microseconds.
 pub(crate) fn cpu_micros(pid: u32) -> Result<u64, Error> {
+    cpu_fields(pid, 11)
+}
+
+/// The processor time of the children of a process that have ended, in microseconds.
+pub(crate) fn cpu_micros_of_ended(pid: u32) -> Result<u64, Error> {
+    cpu_fields(pid, 13)
+}
+
+/// User and system time, from this field on after the command's name.
+fn cpu_fields(pid: u32, first: usize) -> Result<u64, Error> {
     // The unit of these counters in user space, on every Linux.
     const TICKS_PER_SECOND: u64 = 100;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The command's name is in parentheses and may contain any character. User and system time
-    // follow it.
+    // The name is in parentheses and may contain any character.
     let (_, rest) = stat
         .rsplit_once(')')
         .ok_or("/proc/PID/stat has no name in it")?;
     let ticks = rest
         .split_whitespace()
-        .skip(11)
+        .skip(first)
         .take(2)
         .map(str::parse::<u64>)
         .sum::<Result<u64, _>>()?;

@@ -28,7 +28,7 @@ use crate::postgres::Cluster;
 
 pub(crate) use self::hapax::Program;
 pub(crate) use self::install::peers_directory;
-pub(crate) use self::process::{Process, TIED, command, tied};
+pub(crate) use self::process::{Process, TIED, command, tied, tree};
 pub(crate) use self::upstream::UPSTREAM;
 
 pub(crate) const COMMAND: Command = Command {

@@ -8,6 +8,8 @@ use hapax_testkit::servers::Postgres;
 use tokio_postgres::{Client, NoTls};
 
 use crate::Error;
+use crate::child::{cpu_micros, cpu_micros_of_ended};
+use crate::gateway::tree;
 
 /// Enough connections for all clients, and no checkpoint during a short measurement. All other
 /// settings are the defaults.
@@ -63,6 +65,16 @@ impl Cluster {
         let mut command = self.0.client(program);
         command.env("PGDATABASE", name(url));
         command
+    }
+
+    /// The processor time of all its processes so far, in microseconds.
+    pub(crate) fn cpu_micros(&self) -> Result<u64, Error> {
+        let server = self.0.pid();
+        // One that has just ended is among the ended ones.
+        let living = tree(server)
+            .into_iter()
+            .filter_map(|pid| cpu_micros(pid).ok());
+        Ok(living.sum::<u64>() + cpu_micros_of_ended(server)?)
     }
 
     pub(crate) fn version(&self) -> String {
