@@ -74,6 +74,11 @@ impl Script {
         self.state().kept
     }
 
+    /// From now on nothing was kept yet.
+    pub(crate) fn forget_kept(&self) {
+        self.change(|state| state.kept_ids.clear());
+    }
+
     /// Whether an open delivery of this message was kept.
     pub(crate) fn has_kept(&self, id: &str) -> bool {
         self.state().kept_ids.contains(id)
