@@ -297,10 +297,14 @@ async fn a_member_says_who_it_is_over_tls() {
     let security = AuthConfig::sasl_plain("relay", "s3cret")
         .with_tls(TlsConfig::new().with_ca_cert(trusted.to_string_lossy()));
     let client = Client::builder(server.bootstrap()).security(security);
-    let admin = client.connect().await.unwrap().admin();
+    let client = client.connect().await.unwrap();
+    let admin = client.admin();
     let topic = NewTopic::new("orders", 1, 1).unwrap();
     let made = admin.create_topics([topic], CreateTopicsOptions::default());
     assert!(made.await.unwrap().into_values().all(|made| made.is_ok()));
+    let producer = client.producer().build().await.unwrap();
+    drop(producer.send(Record::new("orders", "{}")).await.unwrap());
+    producer.close().await.unwrap();
     let client = format!(
         "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n\
          sasl.jaas.config={module}.plain.PlainLoginModule required \
@@ -338,11 +342,16 @@ async fn a_member_says_who_it_is_over_tls() {
             root_certificates: Some(root.clone()),
             client_certificate: None,
         });
-        let mut options = KafkaSourceOptions::new(servers, "group", ["orders"]);
+        let mut options = KafkaSourceOptions::new(servers, shown.as_str(), ["orders"]);
         options.timeout = Duration::from_secs(20);
         let mut source = KafkaSource::new(options).unwrap();
         let told = source.retention().await;
         assert_eq!(told.is_ok(), is_right, "{shown}: {told:?}");
+        if is_right {
+            let received = source.receive(10).await.unwrap();
+            assert_eq!(received[0].message.payload, "{}");
+            assert_eq!(received.len(), 1);
+        }
         let said = format!("{told:?} {source:?}");
         let secrets = ["s3cret", "scr4m", "wr0ng"];
         assert!(
