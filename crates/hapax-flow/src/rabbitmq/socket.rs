@@ -134,7 +134,7 @@ impl Reactor for Sockets {
 
     #[expect(
         clippy::manual_async_fn,
-        reason = "an async fn would borrow what the trait must not"
+        reason = "the future of an async fn would borrow self"
     )]
     fn tcp_connect_addr(
         &self,

@@ -179,7 +179,7 @@ impl Verifying {
                 self.update(data);
             }
         }
-        match self.is_good() {
+        match self.fits_any() {
             true => Ok(()),
             false => Err(INVALID),
         }
@@ -193,9 +193,9 @@ impl Verifying {
 
     /// Whether some signature is that of some secret. Each comparison takes the same time, whatever
     /// the signature.
-    fn is_good(&self) -> bool {
+    fn fits_any(self) -> bool {
         let signatures = &self.signatures;
-        self.macs.iter().any(|mac| {
+        self.macs.into_iter().any(|mac| {
             signatures
                 .iter()
                 .any(|signature| mac.clone().verify_slice(signature).is_ok())
@@ -226,7 +226,7 @@ mod tests {
         let now = UNIX_EPOCH + Duration::from_secs(at);
         let mut verifying = webhooks.begin(headers, now)?;
         verifying.update(body);
-        verifying.is_good().then_some(()).ok_or(INVALID)
+        verifying.fits_any().then_some(()).ok_or(INVALID)
     }
 
     const ID_SENT: &str = "msg_p5jXN8AQM9LWM0D4loKWxJek";

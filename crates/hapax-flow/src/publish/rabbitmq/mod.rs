@@ -3,7 +3,7 @@
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use hapax_flow::publish::{RabbitMq, RabbitOptions};
-//! use hapax_flow::publish::RabbitServers;
+//! use hapax_flow::rabbitmq::RabbitServers;
 //!
 //! let mut options = RabbitOptions::new(RabbitServers::new(["amqp://shop:word@localhost/shop"]));
 //! options.exchange = "events".into();
@@ -94,7 +94,10 @@ impl RabbitMq {
     /// # Errors
     ///
     /// [`RabbitError`] if nothing could ever be published so.
-    #[expect(clippy::needless_pass_by_value, reason = "as every publisher")]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "as every other publisher is made"
+    )]
     pub fn new(options: RabbitOptions) -> Result<RabbitMq, RabbitError> {
         Ok(RabbitMq {
             cluster: Cluster::new(&options.servers)?,
