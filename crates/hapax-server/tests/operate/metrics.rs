@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hapax_flow::consume;
+
 use crate::harness::{With, get, metric};
 use crate::service::{Ledger, Service};
 use crate::world::{World, post};
@@ -24,8 +26,11 @@ async fn the_documentation_lists_what_there_is_and_nothing_else() {
     other.watch_postgres(|| Some(hapax::store::postgres::Stats::default()));
     other.watch_redis(|| Some(hapax::store::redis::Stats::default()));
     other.watch_cache(|| Some(hapax::store::tiered::Stats::default()));
+    let consumer = consume::metrics([("stock", &consume::Progress::default())]);
+    // Only a broker tells a lag.
+    let lag = "hapax_consumer_lag{consumer=\"stock\"} 3\n";
     let (there, documented) = (
-        there(&(other.encode() + &world.metrics().await)),
+        there(&(other.encode() + &world.metrics().await + &consumer + lag)),
         documented(),
     );
     let names = |metrics: &Metrics| metrics.keys().cloned().collect::<BTreeSet<_>>();
