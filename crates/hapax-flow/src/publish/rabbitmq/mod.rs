@@ -2,8 +2,7 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use hapax_flow::publish::{RabbitMq, RabbitOptions};
-//! use hapax_flow::rabbitmq::RabbitServers;
+//! use hapax_flow::publish::{RabbitMq, RabbitOptions, RabbitServers};
 //!
 //! let mut options = RabbitOptions::new(RabbitServers::new(["amqp://shop:word@localhost/shop"]));
 //! options.exchange = "events".into();
