@@ -17,7 +17,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use hapax::join::tokio_postgres::Effect;
 use hapax::join::{FinishError, Kept};
-use hapax::{Guest, Hapax, Key, Operation, Sqlite};
+use hapax::{Guest, Hapax, Key, Operation, Sqlite, StandardWebhooks};
 use sqlx::PgPool;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -195,6 +195,16 @@ mod at_once {
         sqlx::query("INSERT INTO orders (item) VALUES ($1)").bind(&item).execute(&mut **tx).await?;
         Ok(StatusCode::CREATED)
     }
+}
+
+#[rustfmt::skip]
+fn webhooks(hapax: &Hapax, secret: &str) -> Result<Router, BoxError> {
+    async fn paid(operation: Operation, event: String) -> StatusCode { StatusCode::OK }
+
+    let webhooks = StandardWebhooks::new("payments").secret(secret)?;
+    let guard = hapax.guard().standard_webhooks(webhooks).build()?;
+    let app = Router::new().route("/hooks/payments", post(paid)).route_layer(guard);
+    Ok(app)
 }
 
 /// The lines of a text without their indentation.
