@@ -28,7 +28,7 @@ impl Received {
         let has_id = id.as_deref().is_some_and(|id| check_id(id).is_ok());
         let id = match id {
             Some(id) if has_id => id,
-            id => of_content(id.as_deref(), &incoming),
+            id => of_content(id.as_deref().filter(|id| !id.is_empty()), &incoming),
         };
         Received {
             consumer: consumer.clone(),

@@ -20,9 +20,8 @@ impl Server {
     pub(super) fn parse(url: &str) -> Result<Server, String> {
         let wrong = "write amqp://USER:PASSWORD@HOST:PORT/VHOST, or amqps:// for TLS";
         let mut uri: AMQPUri = url.parse().map_err(|_| wrong.to_owned())?;
-        if uri.authority.host.is_empty() {
-            return Err(wrong.to_owned());
-        }
+        // The client takes `localhost` for a host that is missing, and for an IPv6 address.
+        uri.authority.host = host(url).ok_or(wrong)?.to_owned();
         // A bare slash is left behind by whoever thinks of a path.
         if uri.vhost.is_empty() {
             uri.vhost = "/".to_owned();
@@ -43,6 +42,18 @@ impl Server {
             .and_then(|rest| rest.strip_suffix(']'));
         bare.unwrap_or(host)
     }
+}
+
+/// The host of a URL, an IPv6 address in its brackets.
+fn host(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let place = authority.rsplit('@').next()?;
+    let end = match place.find(']') {
+        Some(bracket) => bracket + 1,
+        None => place.find(':').unwrap_or(place.len()),
+    };
+    Some(&place[..end]).filter(|host| !host.is_empty())
 }
 
 impl fmt::Display for Server {
@@ -67,7 +78,9 @@ mod tests {
         assert_eq!(server.uri.vhost, "shop/1");
         let server = Server::parse("amqps://[::1]:1").unwrap();
         assert_eq!((server.host(), server.is_tls()), ("::1", true));
-        for url in ["amqp://a", "amqp://a/"] {
+        assert_eq!(server.to_string(), "amqps://[::1]:1");
+        for url in ["amqp://a", "amqp://a/", "amqp://u:p@a?heartbeat=5"] {
+            assert_eq!(Server::parse(url).unwrap().host(), "a");
             assert_eq!(Server::parse(url).unwrap().uri.vhost, "/");
         }
     }
@@ -77,6 +90,8 @@ mod tests {
         for url in [
             "http://u:secret@a",
             "amqp://",
+            "amqp://:5672",
+            "amqp://u:secret@/shop",
             "amqp://u:secret@a:x",
             "amqp:secret",
             "secret",
