@@ -19,7 +19,7 @@ def is_right(case, place):
 @schemathesis.hook
 def before_call(ctx, case, kwargs):
     if case.path_parameters and "id" in case.path_parameters and is_right(case, "path"):
-        case.path_parameters = {"id": dice.choice(RECORDS)[0]}
+        case.path_parameters = {**case.path_parameters, "id": dice.choice(RECORDS)[0]}
     if case.query and is_right(case, "query"):
         known = {"operation_id": 1, "after": 0, "record": 0}
         fill = {name: dice.choice(RECORDS)[part] for name, part in known.items() if isinstance(case.query.get(name), str)}

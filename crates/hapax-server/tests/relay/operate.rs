@@ -235,7 +235,8 @@ fn watching_prints_an_object_for_each_look_and_off_a_terminal_nothing_else() {
         });
         assert_eq!(lines(&held).len(), 1, "{held}");
         watching.wait_for("\"at\":");
-        watching.signal(Signal::INT);
+        // Not INT, which a shell lets jobs in the background ignore.
+        watching.signal(Signal::TERM);
         watching.ended();
     }
 }

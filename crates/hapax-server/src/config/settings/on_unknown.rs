@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hapax_flow::publish::webhook::{Endpoint, Network, NetworkError};
+use hapax_flow::publish::webhook::{Endpoint, EndpointError, Network, NetworkError};
 
 use super::declare::{display, file, list, settings, shown_text, texts};
 use super::relay::{compared, whole_path};
@@ -40,8 +40,11 @@ settings! {
 
 /// The URL of a webhook. What is wrong with it is said without it, because it may be a secret.
 fn webhook(text: &str) -> Result<Destination, String> {
-    Endpoint::new(text)
-        .check()
-        .map_err(|error| error.to_string())?;
-    Ok(Destination::Webhook(text.to_owned()))
+    match Endpoint::new(text).check() {
+        Ok(()) => Ok(Destination::Webhook(text.to_owned())),
+        Err(EndpointError::Http(host)) => Err(format!(
+            "this is http, and {host} is not this machine: use https"
+        )),
+        Err(error) => Err(error.to_string()),
+    }
 }
