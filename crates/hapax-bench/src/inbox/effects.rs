@@ -88,7 +88,7 @@ pub(super) async fn make_table(url: &str) -> Result<(), Error> {
     Ok(connect(url).await?.batch_execute(sql).await?)
 }
 
-/// Fails if there are not so many effects.
+/// Fails if the number of effects is another.
 pub(super) async fn check(url: &str, applied: usize) -> Result<(), Error> {
     let sql = "SELECT count(*) FROM effects";
     let found: i64 = connect(url).await?.query_one(sql, &[]).await?.get(0);

@@ -25,7 +25,7 @@ const SESSIONS: usize = 2;
 /// A relay that takes longer than this does not publish.
 const DRAINED_WITHIN: Duration = Duration::from_secs(600);
 
-/// Emits so many messages.
+/// Emits this number of messages.
 pub(super) async fn fill(url: &str, messages: usize) -> Result<(), Error> {
     let share = messages.div_ceil(SESSIONS);
     let emitted = (0..SESSIONS).map(|session| {
@@ -50,7 +50,7 @@ async fn emit(url: &str, first: usize, last: usize) -> Result<(), Error> {
     Ok(connect(url).await?.batch_execute(&sql).await?)
 }
 
-/// Publishes what waits: at least so many messages. Returns how long that took.
+/// Publishes what waits: at least this number of messages. Returns how long that took.
 pub(super) async fn drain(
     url: &str,
     publisher: impl Publisher,
@@ -85,7 +85,7 @@ impl Relaying {
         })
     }
 
-    /// Returns when it has published so many messages.
+    /// Returns when it has published this number of messages.
     pub(super) async fn published(&self, messages: u64) -> Result<(), Error> {
         let deadline = Instant::now() + DRAINED_WITHIN;
         while self.count() < messages {

@@ -76,7 +76,7 @@ fn installed() -> Result<Option<Installed>, Error> {
     Ok(install(directory, Language::Node, &wanted, &sources))
 }
 
-/// Has a peer's program move so many jobs in this empty database. Returns how many a second.
+/// Has a peer's program move this number of jobs in this empty database. Returns jobs a second.
 fn moved(program: &Path, url: &str, jobs: usize) -> Result<f64, Error> {
     let mut node = command("node")?;
     node.arg(program).args([url, &jobs.to_string()]);

@@ -31,7 +31,7 @@ use super::{KafkaServers, said};
 /// each transaction takes two places here, so that this is at least ten times as much as can be
 /// published again after a crash.
 const READ_BACK: i64 = 4096;
-/// No more ids are remembered than so many. A relay may repeat 6,000.
+/// The most ids that are remembered. A relay may repeat 6,000.
 const KNOWN_MAX: usize = 100_000;
 /// The size of the journal from which on Kafka empties it.
 const JOURNAL_BYTES: &str = "67108864";

@@ -33,7 +33,7 @@ pub struct KafkaSourceOptions {
     pub id_header: Option<String>,
     /// How long an answer of Kafka may take.
     pub timeout: Duration,
-    /// A member that is not heard of for so long has died, and others get its messages. The
+    /// A member that is silent for this long has died, and others get its messages. The
     /// servers have limits for it: from 6 s to 30 min, if nobody changed them.
     pub session: Duration,
     /// How long others wait for messages that this member works on, before they get them too: when

@@ -62,7 +62,7 @@ pub enum RedisTrim {
     /// Nothing: the stream grows until somebody trims it.
     #[default]
     Never,
-    /// All but so many entries.
+    /// All entries but the newest ones, of this number.
     Length(u64),
     /// Entries that are older than this.
     Age(Duration),
