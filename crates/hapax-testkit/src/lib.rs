@@ -18,8 +18,10 @@ pub mod harness;
 pub mod history;
 pub mod origin;
 pub mod random;
+pub mod report;
 pub mod servers;
 
 pub use faulty::{Fault, Faulty, Verb};
+pub use report::skipped;
 // Histories advance it.
 pub use hapax_contract::ManualClock;

@@ -496,7 +496,7 @@ async fn every_row_of_the_table_directly_and_over_a_socket() {
             assert_advice(&got, again, &context);
         }
     }
-    println!("{} rows, each directly and over a socket", ROWS.len());
+    hapax_testkit::report!("{} rows, each directly and over a socket", ROWS.len());
 }
 
 /// Checks the retry advice: every field must say the same.

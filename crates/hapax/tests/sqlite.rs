@@ -50,7 +50,7 @@ async fn random_histories_are_the_same_in_memory_and_in_sqlite() {
         let sqlite = open(&directory.path().join("hapax.db"), &clock).await;
         tally += history::run(seed, 250, &memory, &sqlite, &clock).await;
     }
-    println!("{tally}");
+    hapax_testkit::report!("{tally}");
     for kind in [
         "claim",
         "takeover",
@@ -345,7 +345,7 @@ async fn writes_that_arrive_during_a_commit_share_the_next() {
         write.await.unwrap();
     }
     let commits = store.stats().commits - 20;
-    println!("2,000 concurrent writes in {commits} commits");
+    hapax_testkit::report!("2,000 concurrent writes in {commits} commits");
     assert!(commits < 1_000, "{commits} commits");
 }
 

@@ -76,7 +76,7 @@ async fn each_corner_keeps_out_what_the_others_let_through() {
         ),
     ] {
         let harm = storm(postgres, &nats, name, corners).await;
-        println!("ablation: {name}: {harm:?}");
+        hapax_testkit::report!("ablation: {name}: {harm:?}");
         harms.push(harm);
     }
     let [none, no_key, no_outbox, no_receipts] = harms.try_into().expect("four storms");

@@ -118,7 +118,7 @@ async fn storm(postgres: &servers::Postgres, kafka: servers::Kafka) {
         relay.kill();
     }
     let came: usize = read.values().map(Vec::len).sum();
-    println!(
+    hapax_testkit::report!(
         "storm: {expected} messages committed, {came} read under read_committed; {faults:?}; \
          at least {absorbed} repeats were absorbed"
     );

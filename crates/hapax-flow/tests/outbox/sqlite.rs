@@ -356,7 +356,7 @@ fn what_commits_is_published_whenever_a_relay_is_killed() {
             effects(path),
             "what was published is what has its effect"
         );
-        println!(
+        hapax_testkit::report!(
             "sqlite: {kills} kills, {} messages, {repeats} repeats",
             seen.len()
         );

@@ -334,7 +334,7 @@ fn judge(
         }
     }
     let repeats = arrived.len() - seen.len();
-    println!(
+    hapax_testkit::report!(
         "storm: {} committed, {} rolled back, {} deadlocks; {faults:?}; {} arrived, {repeats} of them repeats",
         committed.len(),
         rolled_back.len(),

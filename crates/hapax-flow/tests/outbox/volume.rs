@@ -55,7 +55,9 @@ async fn a_large_backlog_is_published_in_flat_memory_but_for_the_key_of_one_pois
     session.batch_execute(&fill).await.expect("messages");
     let (early, peak) = tokio::task::block_in_place(|| judge(&database.url, messages));
     let grown = peak.saturating_sub(early);
-    eprintln!("{messages} messages: {early} bytes of memory before the first, {peak} at most");
+    hapax_testkit::report!(
+        "{messages} messages: {early} bytes of memory before the first, {peak} at most"
+    );
     assert!(grown <= GROWTH_BYTES_MAX, "memory grew by {grown} bytes");
 }
 

@@ -295,7 +295,7 @@ async fn storm_over<B: Remote>(test: &str, postgres: &Postgres, mut broker: B) {
     let session = prepare(&url).await;
     let mut random = Random::from_env(22);
     let published = deliveries(broker.topic(), count, &mut random);
-    println!(
+    hapax_testkit::report!(
         "storm: {count} messages, published {} times",
         published.len()
     );
@@ -334,7 +334,7 @@ async fn storm_over<B: Remote>(test: &str, postgres: &Postgres, mut broker: B) {
     let duplicates = finish(&mut members, &broker).await;
     let effects = effects(&session).await;
     let (deliveries, faults) = (published.len(), &members.faults);
-    println!(
+    hapax_testkit::report!(
         "storm: {faults}; the last member absorbed {duplicates} duplicates; {:?}",
         began.elapsed()
     );

@@ -120,7 +120,7 @@ async fn strings_made_to_hurt_are_shown_as_text_everywhere() {
         shown += strings.len();
         shown += logs_are_text(log, &gateway.0.end(), &strings);
     }
-    println!("{} strings, shown as text in {shown} places", strings.len());
+    hapax_testkit::report!("{} strings, shown as text in {shown} places", strings.len());
     assert!(
         strings.len() >= 40 && shown >= 1_000,
         "{} {shown}",

@@ -80,12 +80,12 @@ async fn nothing_that_the_document_allows_or_forbids_gets_an_answer_it_does_not_
             line.contains("Test cases") || line.contains("generated") || line.contains("Tested")
         })
         .collect();
-    println!("schemathesis: {}", summary.join("; "));
+    hapax_testkit::report!("schemathesis: {}", summary.join("; "));
 
     // The run changed records, and did not change the running one.
     let log = world.ask("GET", "/v1/log?limit=1000", "").await.json();
     let changed = log["entries"].as_array().unwrap().len();
-    println!("schemathesis changed {changed} records by hand");
+    hapax_testkit::report!("schemathesis changed {changed} records by hand");
     assert!(
         changed > 0,
         "it never got as far as a change: the run shows little"

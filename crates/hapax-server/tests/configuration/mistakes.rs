@@ -41,7 +41,7 @@ fn every_mistake_is_told_with_its_line_and_what_to_write() {
         actual += &format!("#### {title}\n{text}----\n{told}\n\n");
         count += 1;
     }
-    println!("{count} mistakes, each told");
+    hapax_testkit::report!("{count} mistakes, each told");
     assert!(count >= 150, "only {count} cases were found");
     if std::env::var_os("HAPAX_BLESS").is_some() {
         fs::write(MISTAKES, &actual).unwrap();

@@ -31,7 +31,9 @@ async fn every_row_of_the_contract_in_every_way() {
     match disk::place("matrix::every_row_of_the_contract_in_every_way").await {
         Place::Here => {}
         Place::Elsewhere => return,
-        Place::Nowhere(why) => println!("SKIPPED the rows that need a small disk: {why}"),
+        Place::Nowhere(why) => {
+            hapax_testkit::report!("SKIPPED the rows that need a small disk: {why}");
+        }
     }
     LocalSet::new()
         .run_until(ask_all(|row| !row.needs_database))
@@ -53,9 +55,14 @@ async fn ask_all(is_meant: impl Fn(&Row) -> bool) {
     let names: Vec<&str> = all.iter().map(|row| row.name).collect();
     let rows: Vec<_> = all.into_iter().filter(is_meant).map(Rc::new).collect();
     let ways = WAYS.map(|way| way.to_string());
-    println!(
+    hapax_testkit::report!(
         "{:52} {:26} {:9} {:13} {:7} {}",
-        "", "", ways[0], ways[1], ways[2], ways[3]
+        "",
+        "",
+        ways[0],
+        ways[1],
+        ways[2],
+        ways[3]
     );
     for row in &rows {
         let cells = ask_every_way(row).await;
@@ -65,7 +72,7 @@ async fn ask_all(is_meant: impl Fn(&Row) -> bool) {
             word(&cells[2]),
             word(&cells[3]),
         ];
-        println!(
+        hapax_testkit::report!(
             "{:52} {:26} {:9} {:13} {:7} {}",
             row.name,
             answer(row),
@@ -86,7 +93,7 @@ async fn ask_all(is_meant: impl Fn(&Row) -> bool) {
             .iter()
             .map(|stray| format!("{stray} is of no row")),
     );
-    println!(
+    hapax_testkit::report!(
         "{} rows in {} ways, {} complaints",
         rows.len(),
         WAYS.len(),
@@ -192,7 +199,9 @@ fn judge(row: &Row, cells: &[Cell], snapshots: &Snapshots) -> Vec<String> {
     for (cell, way) in cells.iter().zip(WAYS) {
         match (cell, agreed) {
             (Cell::Failed(complaint), _) => complaints.push(format!("over {way}: {complaint}")),
-            (Cell::Skipped(why), _) => println!("SKIPPED {:?} over {way}: {why}", row.name),
+            (Cell::Skipped(why), _) => {
+                hapax_testkit::report!("SKIPPED {:?} over {way}: {why}", row.name);
+            }
             (Cell::Answered(text), None) => agreed = Some((text, way)),
             (Cell::Answered(text), Some((other, other_way))) if text != other => {
                 complaints.push(format!("over {way}\n{text}\nbut over {other_way}\n{other}"));

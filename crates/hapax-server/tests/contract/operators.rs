@@ -121,7 +121,7 @@ async fn a_store_that_cannot_write_is_not_ready() {
         Place::Here => {}
         Place::Elsewhere => return,
         Place::Nowhere(why) => {
-            return println!("SKIPPED a_store_that_cannot_write_is_not_ready: {why}");
+            return hapax_testkit::skipped(why);
         }
     }
     let mut world = World::start_on(Disk::mount().unwrap(), WAYS[0], with_admin).await;
@@ -150,9 +150,7 @@ async fn a_store_that_cannot_write_leaves_a_gateway_that_fails_open_ready() {
         Place::Here => {}
         Place::Elsewhere => return,
         Place::Nowhere(why) => {
-            return println!(
-                "SKIPPED a_store_that_cannot_write_leaves_a_gateway_that_fails_open_ready: {why}"
-            );
+            return hapax_testkit::skipped(why);
         }
     }
     let failing_open = |config: &mut Config| {

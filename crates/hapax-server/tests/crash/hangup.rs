@@ -64,7 +64,7 @@ async fn a_client_that_hangs_up_after_any_byte_of_its_request_costs_no_effect() 
             keys.push(charge.key);
         }
     }
-    println!(
+    hapax_testkit::report!(
         "hung up during the request: {} times, retried: {run_on_retry} run, {replayed} replayed",
         keys.len()
     );
@@ -95,7 +95,7 @@ async fn a_client_that_hangs_up_before_its_answer_gets_it_by_a_retry() {
             keys.push(charge.key);
         }
     }
-    println!(
+    hapax_testkit::report!(
         "hung up while the upstream worked: {} times, all replayed",
         keys.len()
     );
@@ -127,7 +127,7 @@ async fn a_client_that_hangs_up_after_any_byte_of_its_answer_gets_all_of_it_by_a
             }
         }
     }
-    println!(
+    hapax_testkit::report!(
         "hung up during the answer: {} times, all replayed",
         keys.len()
     );
@@ -176,7 +176,7 @@ async fn a_client_that_closes_only_its_own_side_gets_its_answer() {
         assert_replays(&bench.retry(Version::Http1, &charge).await, &first);
         keys.push(charge.key);
     }
-    println!(
+    hapax_testkit::report!(
         "closed only their own side: {} times, all answered, all replayed",
         keys.len()
     );
@@ -213,7 +213,7 @@ async fn a_client_that_closes_its_own_side_within_its_request_has_asked_for_noth
         );
         keys.push(charge.key);
     }
-    println!(
+    hapax_testkit::report!(
         "closed their own side within the request: {} times, none dispatched, all run on retry",
         keys.len()
     );
@@ -239,7 +239,7 @@ async fn a_client_that_reads_a_byte_at_a_time_gets_its_answer() {
         assert_replays(&bench.retry(Version::Http1, &charge).await, &first);
         keys.push(charge.key);
     }
-    println!("read a byte at a time: {} times, all replayed", keys.len());
+    hapax_testkit::report!("read a byte at a time: {} times, all replayed", keys.len());
     bench.judge(&keys);
     bench.stop().await;
 }

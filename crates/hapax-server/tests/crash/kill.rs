@@ -32,10 +32,10 @@ fn no_key_is_dispatched_twice_whenever_the_gateway_is_killed() {
         .build()
         .unwrap();
     let mut sum = Verdict::default();
-    println!("{:>20} {}", "killed at", Verdict::HEAD);
+    hapax_testkit::report!("{:>20} {}", "killed at", Verdict::HEAD);
     for point in Point::ALL {
         let verdict = runtime.block_on(kill_at(point, kills));
-        println!("{:>20} {verdict}", point.name());
+        hapax_testkit::report!("{:>20} {verdict}", point.name());
         assert_eq!(
             verdict.kills,
             kills,
@@ -44,7 +44,7 @@ fn no_key_is_dispatched_twice_whenever_the_gateway_is_killed() {
         );
         sum.add(&verdict);
     }
-    println!("{:>20} {sum}", "in all");
+    hapax_testkit::report!("{:>20} {sum}", "in all");
     assert!(
         sum.unknown > 0 && sum.replayed > 0 && sum.run_on_retry > 0,
         "a run without all of these shows nothing"

@@ -45,7 +45,7 @@ fn on_a_small_disk<F: Future<Output = ()>>(test: &str, work: impl FnOnce(Tmpfs) 
         }
         Err(why) => {
             if let Err(why_not) = run_unshared(test) {
-                println!("SKIPPED {test}: cannot mount a disk ({why}; {why_not})");
+                hapax_testkit::skipped(format_args!("cannot mount a disk ({why}; {why_not})"));
             }
         }
     }
@@ -107,7 +107,7 @@ fn a_store_lost_before_the_claim_is_a_503_in_time_and_costs_no_effect() {
         for key in &keys {
             bench.retry(Version::Http1, &large(Charge::new(key))).await;
         }
-        println!(
+        hapax_testkit::report!(
             "store lost before the claim: {} requests until one got 503 undispatched; run on retry",
             keys.len()
         );
@@ -151,7 +151,7 @@ fn a_store_lost_after_dispatch_is_a_503_and_a_later_retry_replays() {
         let retried = bench.retry(Version::Http1, &charge).await;
         assert!(retried.is_replay(), "{retried:?}");
         assert_eq!(retried.body.len(), ANSWER_BYTES);
-        println!(
+        hapax_testkit::report!(
             "store lost after dispatch: the caller got 503, a repeat meanwhile {}, a later one the replay",
             while_full.status
         );

@@ -46,7 +46,7 @@ async fn a_client_that_goes_away_at_any_moment_of_a_stream_gets_its_answer_by_a_
                 replayed += usize::from(go_away(&bench, moment, way, &key).await);
                 keys.push(key);
             }
-            println!(
+            hapax_testkit::report!(
                 "{way:?} {moment:?}: {TIMES} times, {replayed} replayed, {} run on retry",
                 TIMES - replayed
             );

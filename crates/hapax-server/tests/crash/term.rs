@@ -68,7 +68,7 @@ fn under_load_a_signal_to_stop_loses_no_attempt() {
             acknowledged,
             refused,
         } = &sum;
-        println!(
+        hapax_testkit::report!(
             "{TIMES} signals, {in_flight} attempts in flight; {keys} keys, {acknowledged} answered and replayed, {refused} refused and run on retry"
         );
         assert!(

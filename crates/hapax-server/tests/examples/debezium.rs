@@ -4,10 +4,11 @@ use std::process::Command;
 
 use base64::Engine;
 use hapax_testkit::servers::Postgres;
+use hapax_testkit::skipped;
 use serde_json::Value;
 
 use super::harness::{Program, hapax, install, said};
-use super::install::{Language, skipped};
+use super::install::Language;
 
 const REQUIREMENTS: &str = include_str!("debezium/requirements.txt");
 const PROGRAM: &str = include_str!("debezium/debezium.py");

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::files::example;
 use super::harness::install::{self, File};
-pub use super::harness::install::{Installed, Language, skipped};
+pub use super::harness::install::{Installed, Language};
 
 /// The name of the example in this language, the files that pin its dependencies, and its sources,
 /// of which the first is the program.

@@ -105,7 +105,7 @@ async fn check(world: &World, case: &Case) {
         assert!(repeat(&answer), "a repeat of {mischief} got {answer:?}");
     }
     assert_eq!(world.database.orders_of(mischief), *orders, "{mischief}");
-    println!(
+    hapax_testkit::report!(
         "{mischief}: {} {}, {orders} orders",
         answer.status,
         if answer.status == 201 {

@@ -92,7 +92,7 @@ async fn one_order_for_each_key(language: Language, seed: u64) {
         .lines()
         .map(|line| line.split_once('|').unwrap())
         .collect();
-    println!(
+    hapax_testkit::report!(
         "{}: {landed} kills landed, {sent_again} requests sent again; {} keys answered, {} orders",
         install::name(language),
         told.len(),

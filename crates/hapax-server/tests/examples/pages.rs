@@ -18,7 +18,7 @@ async fn the_page_of_the_node_service_says_what_happens() {
 
 fn says_what_happens(language: Language) {
     if Command::new("curl").arg("--version").output().is_err() {
-        return install::skipped("there is no curl here (Debian: apt-get install curl)");
+        return hapax_testkit::skipped("there is no curl here (Debian: apt-get install curl)");
     }
     let Some(installed) = install::installed(language) else {
         return;
@@ -60,7 +60,7 @@ fn says_what_happens(language: Language) {
     );
     assert_eq!(world.database.psql("SELECT count(*) FROM parcels"), "1");
     world.database.assert_each_order_has_its_message();
-    println!(
+    hapax_testkit::report!(
         "{}: {tried} lines of its page tried",
         install::name(language)
     );

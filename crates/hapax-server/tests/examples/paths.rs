@@ -12,10 +12,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use hapax_testkit::skipped;
 use tempfile::TempDir;
 
 use super::harness::serve_anybody;
-use super::install::{Language, installed, skipped};
+use super::install::{Language, installed};
 
 /// Only a broken service makes the test wait this long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -111,7 +112,7 @@ fn attack(reader: &Reader) {
         assert!(!has("straight") || (bare == 400 && keyed == 201), "{told}");
         reached += usize::from(has("straight"));
     }
-    println!(
+    hapax_testkit::report!(
         "{}: {reached} of {} spellings reach the handler",
         reader.name,
         SPELLINGS.len()
@@ -221,7 +222,7 @@ fn start(
     port: Option<u16>,
 ) -> Option<Reader> {
     let Ok(mut child) = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn() else {
-        skipped(&format!("{name} cannot be started"));
+        skipped(format!("{name} cannot be started"));
         return None;
     };
     let mut said = BufReader::new(child.stdout.take().unwrap())
@@ -234,7 +235,7 @@ fn start(
             .and_then(|port| port.parse().ok()),
     };
     let Some(port) = said.find_map(|line| is_up(&line)) else {
-        skipped(&format!("{name} cannot be started"));
+        skipped(format!("{name} cannot be started"));
         return None;
     };
     let (sender, orders) = channel();

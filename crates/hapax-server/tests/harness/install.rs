@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-pub use hapax_testkit::harness::install::{File, Installed, Language, skipped};
+pub use hapax_testkit::harness::install::{File, Installed, Language};
 
 /// Like [`hapax_testkit::harness::install::install`], under the build directory.
 pub fn install(

@@ -211,10 +211,10 @@ fn print(cases: &[Case], names: &[&str], tables: &[(Table, Vec<String>)]) {
         .map(|case| case.name.len())
         .max()
         .unwrap_or_default();
-    println!(
+    hapax_testkit::report!(
         "Each cell: what the first and the second request were answered with, and which of them the upstream saw."
     );
-    println!(
+    hapax_testkit::report!(
         "{:width$}  {:6}  {}",
         "input",
         "",
@@ -231,7 +231,7 @@ fn print(cases: &[Case], names: &[&str], tables: &[(Table, Vec<String>)]) {
                 .map(|cell| format!("{cell:32}"))
                 .collect();
             if !cells.is_empty() {
-                println!(
+                hapax_testkit::report!(
                     "{:width$}  {:6}  {}",
                     case.name,
                     if guarded { "key" } else { "no key" },
@@ -240,7 +240,7 @@ fn print(cases: &[Case], names: &[&str], tables: &[(Table, Vec<String>)]) {
             }
         }
     }
-    println!(
+    hapax_testkit::report!(
         "{} inputs, {} runs",
         cases.len(),
         tables.iter().map(|(table, _)| table.len()).sum::<usize>()

@@ -74,7 +74,7 @@ pub fn all() -> Vec<Upstream> {
         .into_iter()
         .filter_map(|started| {
             started
-                .inspect_err(|why| eprintln!("SKIPPED upstream {why}"))
+                .inspect_err(|why| hapax_testkit::report!("SKIPPED upstream {why}"))
                 .ok()
         })
         .collect()

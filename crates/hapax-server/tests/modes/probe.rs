@@ -222,7 +222,7 @@ async fn what_cannot_be_understood_is_not_known_and_the_next_repeat_asks_again()
             .assert_rejected(409, "outcome-unknown", false);
         assert_eq!(scene.counts(), (1, number + 1, 1), "after {lie:?}");
     }
-    println!(
+    hapax_testkit::report!(
         "{} answers that are none, nothing sent by any of them",
         LIES.len()
     );

@@ -127,7 +127,7 @@ async fn no_lease_is_over_early_or_late_because_a_clock_is_wrong() {
         "a lost attempt was noticed only after {:?}",
         killed.elapsed()
     );
-    println!(
+    hapax_testkit::report!(
         "clocks: {asked} repeats over {:?} of jumping clocks, none early; a lost attempt was noticed after {:?}, with a lease of {LEASE:?}",
         begun.elapsed(),
         killed.elapsed()
@@ -186,7 +186,7 @@ async fn answers_expire_and_fences_grow_by_the_databases_clock() {
     }
     assert!(replays > 0, "nothing was replayed before it expired");
     world.upstream.ledger().assert_none_twice();
-    println!(
+    hapax_testkit::report!(
         "clocks: {} keys, {replays} replays before and none after the {RETENTION:?} of retention; fences grow by the true time",
         keys.len()
     );

@@ -135,8 +135,8 @@ fn no_key_is_dispatched_twice_whichever_node_is_killed_wherever() {
     }
     told.iter()
         .for_each(|(point, told)| verdicts.of(point).note(told));
-    println!("{verdicts}");
-    println!(
+    hapax_testkit::report!("{verdicts}");
+    hapax_testkit::report!(
         "{} kills in {killed_for:.1?}; HAProxy sent {} requests again; {} keys in {:.1?} in all",
         verdicts.kills(),
         balancer.sent_again(),

@@ -158,7 +158,7 @@ fn without_its_database_a_node_refuses_in_time_and_serves_again_when_it_is_back(
         .filter(|told| told.answer.status == 503)
         .map(|told| told.took)
         .collect();
-    println!(
+    hapax_testkit::report!(
         "outages: {OUTAGES:?}, {} connections hit in the middle of a statement; {} keys, {} refused, the last of them after {:.1?}; {} attempts were under way and replayed afterwards",
         proxy.faults(),
         told.len(),

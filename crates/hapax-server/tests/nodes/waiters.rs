@@ -123,7 +123,7 @@ async fn wait(postgres: &Postgres) {
         (answers.len(), replays, ledger.dispatches_of("one")),
         (WAITERS, WAITERS, 1)
     );
-    println!(
+    hapax_testkit::report!(
         "waiters: {WAITERS} over {NODES} nodes within {all_wait_after:.1?}; {OTHERS} other keys were run meanwhile in {others_took:.1?}; \
          {:.1} polls a second from each of the two nodes without the attempt; after the answer the median waiter had it in {:.0?}, the first in {:.0?}, the last in {:.0?}",
         polls as f64 / watched.as_secs_f64() / (NODES - 1) as f64,

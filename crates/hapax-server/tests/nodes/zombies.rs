@@ -82,7 +82,7 @@ async fn a_node_stopped_past_its_lease_is_held_as_unknown_elsewhere_and_still_en
     let ledger = upstream.ledger();
     ledger.assert_none_twice();
     assert_eq!(ledger.effects.len(), ATTEMPTS);
-    println!(
+    hapax_testkit::report!(
         "zombies, hold: {ATTEMPTS} attempts past their lease, each unknown elsewhere, then ended late; {ATTEMPTS} dispatches"
     );
 }
@@ -152,7 +152,7 @@ async fn where_lost_attempts_run_again_the_successor_counts_and_the_stopped_node
             "{key} was dispatched with these fences: {fences:?}"
         );
     }
-    println!(
+    hapax_testkit::report!(
         "zombies, rerun: {ATTEMPTS} attempts fenced out; two dispatches for each key, the second with the higher fence, and only its answer told"
     );
 }

@@ -31,9 +31,12 @@ async fn a_database_in_use_keeps_every_promise_and_is_left_tidy() {
         told["kept"].as_u64() > Some(100) && told["skipped"].as_u64() < Some(7),
         "{told}"
     );
-    println!(
+    hapax_testkit::report!(
         "{} kept, {} skipped, {} s, left {}",
-        told["kept"], told["skipped"], told["seconds"], told["left"]
+        told["kept"],
+        told["skipped"],
+        told["seconds"],
+        told["left"]
     );
 
     let count = |condition: &str| {

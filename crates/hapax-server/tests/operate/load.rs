@@ -102,7 +102,7 @@ async fn no_request_is_dropped_and_no_key_forgotten_over_a_hundred_reloads() {
 
     let forgotten = forgotten(&world, &authority, &keys).await;
     let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
-    println!(
+    hapax_testkit::report!(
         "{taken} reloads taken, {bad} bad, {refused} refused; {} requests of {CLIENTS} clients, {} keys, {} replays, {} conflicts, \
          {} certificates; {} dropped, {} not run once, {} forgotten",
         count(&tally.sent),

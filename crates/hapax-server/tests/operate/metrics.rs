@@ -49,7 +49,7 @@ async fn the_documentation_lists_what_there_is_and_nothing_else() {
             None => assert!(!is_always, "{name} is documented and not there"),
         }
     }
-    println!("{} metrics, all of them documented", there.len());
+    hapax_testkit::report!("{} metrics, all of them documented", there.len());
     world.gateway.drain().await;
 }
 

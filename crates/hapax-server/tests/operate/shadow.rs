@@ -146,7 +146,7 @@ async fn nothing_is_refused_or_changed_and_what_would_have_been_is_counted() {
         0.0,
         "nothing was prevented"
     );
-    println!(
+    hapax_testkit::report!(
         "{} requests through a shadow, all of them equal to a direct run; foreseen: {FORESEEN:?}",
         SENT.len() + 2
     );

@@ -44,7 +44,6 @@ fn alerts() -> Vec<Alert> {
 
 #[test]
 fn promtool_takes_the_rules_and_every_alert_fires_when_it_should() {
-    const NAME: &str = "promtool_takes_the_rules_and_every_alert_fires_when_it_should";
     let tests = text("packaging/prometheus/alerts_test.yml");
     for Alert { name, .. } in alerts() {
         for kind in ["fires", "stays quiet"] {
@@ -54,7 +53,7 @@ fn promtool_takes_the_rules_and_every_alert_fires_when_it_should() {
             );
         }
     }
-    let Some(promtool) = needed(NAME, "promtool") else {
+    let Some(promtool) = needed("promtool") else {
         return;
     };
     run(

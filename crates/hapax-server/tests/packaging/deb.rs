@@ -5,8 +5,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use hapax_testkit::skipped;
+
 use super::harness::words;
-use super::tools::{is_root, needed, ran, root, run, skipped};
+use super::tools::{is_root, needed, ran, root, run};
 
 fn built(out: &Path) -> PathBuf {
     let said = ran(Command::new(root().join("packaging/deb/build"))
@@ -21,19 +23,16 @@ fn built(out: &Path) -> PathBuf {
 
 #[test]
 fn the_package_holds_what_it_should_and_purging_it_leaves_the_state() {
-    const NAME: &str = "the_package_holds_what_it_should_and_purging_it_leaves_the_state";
-    let (Some(dpkg), Some(dpkg_deb), Some(_)) = (
-        needed(NAME, "dpkg"),
-        needed(NAME, "dpkg-deb"),
-        needed(NAME, "strip"),
-    ) else {
+    let (Some(dpkg), Some(dpkg_deb), Some(_)) =
+        (needed("dpkg"), needed("dpkg-deb"), needed("strip"))
+    else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
     let package = built(directory.path());
     looks_right(&dpkg_deb, &package);
     if !is_root() {
-        return skipped(NAME, "only root can install into a root of its own");
+        return skipped("only root can install into a root of its own");
     }
 
     let system = directory.path().join("system");

@@ -8,9 +8,10 @@ use std::process::Command;
 
 use hapax_server::config::file;
 use hapax_testkit::origin::Origin;
+use hapax_testkit::skipped;
 
 use super::harness::{Program, Signal, hapax};
-use super::tools::{documents, is_root, needed, ran, root, run, skipped, text, yaml};
+use super::tools::{documents, is_root, needed, ran, root, run, text, yaml};
 
 const DOCKERFILE: &str = "packaging/docker/Dockerfile";
 
@@ -301,12 +302,9 @@ fn the_last_stage_has_the_libraries_it_needs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_root_that_cannot_be_written_is_enough() {
-    const NAME: &str = "a_root_that_cannot_be_written_is_enough";
-    let (Some(unshare), Some(_), Some(_)) = (
-        needed(NAME, "unshare"),
-        needed(NAME, "chroot"),
-        needed(NAME, "setpriv"),
-    ) else {
+    let (Some(unshare), Some(_), Some(_)) =
+        (needed("unshare"), needed("chroot"), needed("setpriv"))
+    else {
         return;
     };
     if !is_root()
@@ -315,7 +313,7 @@ async fn a_root_that_cannot_be_written_is_enough() {
             .status()
             .is_ok_and(|status| status.success())
     {
-        return skipped(NAME, "needs root, and leave to mount");
+        return skipped("needs root, and leave to mount");
     }
     let directory = tempfile::tempdir().unwrap();
     let (jail, state, spill) = (

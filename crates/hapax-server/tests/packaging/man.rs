@@ -60,7 +60,7 @@ fn there_is_a_page_for_every_command_and_none_for_hidden_ones() {
 
 #[test]
 fn every_page_is_shown_without_a_warning() {
-    let Some(man) = needed("every_page_is_shown_without_a_warning", "man") else {
+    let Some(man) = needed("man") else {
         return;
     };
     let (_directory, pages) = pages();

@@ -26,7 +26,7 @@ fn script(directory: &std::path::Path, shell: &str) -> std::path::PathBuf {
 
 #[test]
 fn bash_completes_commands_flags_and_values() {
-    let Some(bash) = needed("bash_completes_commands_flags_and_values", "bash") else {
+    let Some(bash) = needed("bash") else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
@@ -71,7 +71,7 @@ fn every_shell_gets_a_script_and_another_a_list() {
 fn zsh_and_fish_take_theirs() {
     let directory = tempfile::tempdir().unwrap();
     for (shell, check) in [("zsh", "-n"), ("fish", "--no-execute")] {
-        if let Some(tool) = needed("zsh_and_fish_take_theirs", shell) {
+        if let Some(tool) = needed(shell) {
             run(
                 &tool,
                 [check.as_ref(), script(directory.path(), shell).as_os_str()],

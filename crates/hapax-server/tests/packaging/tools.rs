@@ -1,9 +1,10 @@
 //! The tools on this machine, and the files of this project.
 
 use std::ffi::OsStr;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use hapax_testkit::skipped;
 
 /// The root of the project.
 pub fn root() -> PathBuf {
@@ -44,19 +45,12 @@ pub fn tool(name: &str) -> Option<PathBuf> {
 }
 
 /// The tool; `None`, after printing that the test is skipped, if it is missing.
-pub fn needed(test: &str, name: &str) -> Option<PathBuf> {
+pub fn needed(name: &str) -> Option<PathBuf> {
     let found = tool(name);
     if found.is_none() {
-        skipped(test, &format!("there is no {name} here"));
+        skipped(format_args!("there is no {name} here"));
     }
     found
-}
-
-pub fn skipped(test: &str, why: &str) {
-    // Not with `eprintln!`, whose output is captured for tests that pass.
-    std::io::stderr()
-        .write_all(format!("SKIPPED: {test}: {why}\n").as_bytes())
-        .unwrap();
 }
 
 pub fn is_root() -> bool {

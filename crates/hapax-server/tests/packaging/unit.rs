@@ -6,9 +6,10 @@ use std::process::Command;
 
 use hapax_server::config::file;
 use hapax_testkit::origin::Origin;
+use hapax_testkit::skipped;
 
 use super::harness::{Program, Signal, hapax, words};
-use super::tools::{ended, is_root, needed, ran, root, run, skipped, text};
+use super::tools::{ended, is_root, needed, ran, root, run, text};
 
 const UNIT: &str = "packaging/systemd/hapax.service";
 
@@ -27,7 +28,7 @@ fn settings(name: &str) -> Vec<String> {
 
 #[test]
 fn systemd_reads_the_unit_without_a_word() {
-    let Some(analyze) = needed("systemd_reads_the_unit_without_a_word", "systemd-analyze") else {
+    let Some(analyze) = needed("systemd-analyze") else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
@@ -47,7 +48,7 @@ fn systemd_reads_the_unit_without_a_word() {
 
 #[test]
 fn the_unit_exposes_little() {
-    let Some(analyze) = needed("the_unit_exposes_little", "systemd-analyze") else {
+    let Some(analyze) = needed("systemd-analyze") else {
         return;
     };
     let mut command = Command::new(analyze);
@@ -65,7 +66,7 @@ fn the_unit_exposes_little() {
         .lines()
         .find(|line| line.contains("Overall exposure"))
         .unwrap_or_default();
-    println!("{score}");
+    hapax_testkit::report!("{score}");
     assert!(is_well, "over {EXPOSURE_MAX} tenths: {said}");
 }
 
@@ -160,16 +161,15 @@ fn the_sample_configuration_is_good_and_so_are_its_examples() {
 /// unit allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_program_needs_nothing_that_the_unit_forbids() {
-    const NAME: &str = "the_program_needs_nothing_that_the_unit_forbids";
     let (Some(strace), Some(analyze), Some(setpriv)) = (
-        needed(NAME, "strace"),
-        needed(NAME, "systemd-analyze"),
-        needed(NAME, "setpriv"),
+        needed("strace"),
+        needed("systemd-analyze"),
+        needed("setpriv"),
     ) else {
         return;
     };
     if !is_root() {
-        return skipped(NAME, "only root can become the account of the service");
+        return skipped("only root can become the account of the service");
     }
     let directory = tempfile::tempdir().unwrap();
     let upstream = Origin::start().await;
@@ -258,7 +258,7 @@ async fn the_program_needs_nothing_that_the_unit_forbids() {
             );
         }
     }
-    println!("{} system calls in use, all allowed", used.len());
+    hapax_testkit::report!("{} system calls in use, all allowed", used.len());
 }
 
 /// Sends SIGTERM to the first process of the trace.

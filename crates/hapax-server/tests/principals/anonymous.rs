@@ -191,7 +191,7 @@ async fn recorded_requests_of_clients_pass_as_anonymous_plain_and_forwarded() {
         kinds.push(world.upstream.effects());
         world.end().await;
     }
-    println!(
+    hapax_testkit::report!(
         "{} clients, each plain and by {} proxies, trusted and not: {sent} requests, all anonymous",
         clients.len(),
         proxies.len()
@@ -228,7 +228,7 @@ async fn a_field_that_may_identify_somebody_is_refused_by_name() {
         .counted("hapax_credentials_refused_total{reason=\"unread_field\"}")
         .await;
     assert_eq!(counted, fields.len() as u64);
-    println!(
+    hapax_testkit::report!(
         "{} fields that may identify somebody, each refused by name",
         fields.len()
     );

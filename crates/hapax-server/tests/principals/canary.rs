@@ -437,7 +437,7 @@ async fn no_canary_strays(source: Source) {
         known.judge(send(program.clients, probes).await);
     }
     let strayed = known.strayed.len();
-    println!(
+    hapax_testkit::report!(
         "canary, {}: {} probes {:?}: {} first answers, {} replays, {} refused; {strayed} strayed",
         source.word(),
         known.probes,
@@ -506,7 +506,7 @@ async fn nothing_is_told(program: Program, source: &Source, known: &Canaries) {
             .filter(|credential| text.contains(credential.as_str()))
             .count()
     };
-    println!(
+    hapax_testkit::report!(
         "canary, {}: {} bytes of metrics: {}; {} bytes of lists: {}; {shown} answers shown to operators; {} lines of log: {}",
         source.word(),
         public.len(),

@@ -148,7 +148,7 @@ async fn without_a_yes_there_is_no_replay() {
             tried += 1;
         }
     }
-    println!("{tried} unclear answers of forward-auth: 0 replays, 0 effects");
+    hapax_testkit::report!("{tried} unclear answers of forward-auth: 0 replays, 0 effects");
 }
 
 #[tokio::test]

@@ -175,7 +175,7 @@ async fn a_spoofed_header_is_believed_in_no_spelling_over_http1() {
         .filter(|seen| seen.headers.contains_key("idempotency-key"))
         .count();
     assert_eq!(guarded, 1, "only what the proxy vouched for had its effect");
-    println!(
+    hapax_testkit::report!(
         "{tried} requests with a spoofed header over HTTP/1: {refused} refused, {passed} passed unguarded without it; 0 replays, 0 seen by the upstream"
     );
     assert!(passed >= 40 && refused >= 90, "{passed} {refused}");
@@ -265,7 +265,7 @@ async fn a_spoofed_header_is_believed_in_no_spelling_over_http2() {
             .count(),
         0
     );
-    println!(
+    hapax_testkit::report!(
         "{tried} requests with a spoofed header over HTTP/2: {passed} passed unguarded without it; 0 replays, 0 seen by the upstream"
     );
     world.end().await;

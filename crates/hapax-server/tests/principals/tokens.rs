@@ -371,7 +371,7 @@ async fn no_bad_token_gets_a_replay_or_an_effect() {
         );
     }
     assert_eq!(world.upstream.effects(), 1, "none of them had an effect");
-    println!("{tried} bad tokens: 0 replays, 0 effects");
+    hapax_testkit::report!("{tried} bad tokens: 0 replays, 0 effects");
     world.end().await;
 }
 

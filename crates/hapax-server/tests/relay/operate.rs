@@ -249,10 +249,7 @@ fn on_a_terminal_a_table_is_drawn_and_the_terminal_is_restored() {
         return;
     };
     if Command::new("script").arg("--version").output().is_err() {
-        eprintln!(
-            "SKIPPED on_a_terminal_a_table_is_drawn_and_the_terminal_is_restored: there is no script(1) here"
-        );
-        return;
+        return hapax_testkit::skipped("there is no script(1) here");
     }
     let url = with_held(postgres);
     for signal in [Signal::INT, Signal::TERM] {

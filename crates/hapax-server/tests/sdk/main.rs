@@ -68,11 +68,11 @@ async fn with_the_gateway(sdk: &Installed, seed: u64) {
     gateway.drain().await;
 
     let verdict = Verdict::of(&reports, &api.ledger());
-    println!(
+    hapax_testkit::report!(
         "{} with the gateway: {verdict}; {events}",
         install::name(sdk)
     );
-    println!("  answers lost before it: {before}; behind it: {behind}");
+    hapax_testkit::report!("  answers lost before it: {before}; behind it: {behind}");
     before.assert_every_kind_landed();
     behind.assert_every_kind_landed();
     assert_eq!(verdict.charged_again, [""; 0], "charged again");
@@ -98,7 +98,7 @@ async fn without_the_gateway(sdk: &Installed, seed: u64) {
     let link = Link::start(api.address, seed + 100).await;
     let reports = run::pay(sdk, link.address, ORDERS).await;
     let verdict = Verdict::of(&reports, &api.ledger());
-    println!(
+    hapax_testkit::report!(
         "{} without the gateway: {verdict}\n  answers lost: {link}",
         install::name(sdk)
     );

@@ -120,9 +120,13 @@ const ATTACKS: &[Attack] = &[
 #[test]
 fn slow_silent_and_endless_clients_are_refused_and_good_ones_unaffected() {
     raise_open_files();
-    println!(
+    hapax_testkit::report!(
         "{:44}  {:34}  {:>14}  {:>9}  {:>10}",
-        "attack", "ended", "good requests", "slowest", "memory"
+        "attack",
+        "ended",
+        "good requests",
+        "slowest",
+        "memory"
     );
     let failures: Vec<String> = ATTACKS
         .iter()
@@ -158,7 +162,7 @@ fn run_attack(attack: &Attack) -> Result<(), String> {
     let went = good.end();
     let resident = resident_mib_max(gateway.id());
     let said = ended.as_ref().map_or("NOT REFUSED", String::as_str);
-    println!(
+    hapax_testkit::report!(
         "{:44}  {said:34}  {:>14}  {:>6} ms  {resident:>6} MiB  {took:.1?}",
         attack.name,
         went.requests,
@@ -231,7 +235,7 @@ fn raise_open_files() {
     )
     .unwrap();
     if let Some(files) = limit.maximum.filter(|files| *files < 12_000) {
-        eprintln!(
+        hapax_testkit::report!(
             "SKIPPED some of the 10,000 silent connections: they need 12,000 open files, and there may be {files} (ulimit -Hn)"
         );
     }

@@ -686,7 +686,9 @@ async fn hold<S>(
     let bare_reads = ledger.count("bare");
     let after = soon(name, post(at, "after")).await.told();
 
-    println!("{protocol:?} | {name} | {first} | {repeat} | {reads} | {unguarded} | {bare_reads}");
+    hapax_testkit::report!(
+        "{protocol:?} | {name} | {first} | {repeat} | {reads} | {unguarded} | {bare_reads}"
+    );
     let wanted = row.fate.guarded(row.reads);
     let cells = [
         ("first", first, wanted.first),

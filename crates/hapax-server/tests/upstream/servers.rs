@@ -209,7 +209,7 @@ fn sockets(server: SocketAddr) -> HashMap<String, String> {
 }
 
 fn assert_none_lost(name: &str, count: &Count) {
-    println!(
+    hapax_testkit::report!(
         "{name}: {} requests, {} connections closed at rest, {} lost",
         count.sent,
         count.closed,
@@ -270,10 +270,9 @@ async fn python_with_two_seconds_loses_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gunicorn_with_its_two_seconds_loses_nothing() {
     let Some(program) = gunicorn() else {
-        println!(
-            "SKIPPED gunicorn: it is not installed; ./check needs installs it, or name it in HAPAX_GUNICORN"
+        return hapax_testkit::skipped(
+            "gunicorn is not installed; ./check needs installs it, or name it in HAPAX_GUNICORN",
         );
-        return;
     };
     let folder = tempfile::tempdir().expect("a folder");
     let server = Server::gunicorn(&program, folder.path());
@@ -323,7 +322,7 @@ async fn a_close_that_crosses_a_request_is_unknown_and_nothing_worse() {
         }
         tokio::time::sleep(gap).await;
     }
-    println!(
+    hapax_testkit::report!(
         "50 ms, gaps of 40 to 60 ms: 100 requests, {} connections, {unknown} unknown",
         origin.ledger().connections()
     );

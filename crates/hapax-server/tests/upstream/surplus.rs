@@ -165,7 +165,7 @@ async fn what_follows_an_answer_is_nobodys() {
             }
         }
     }
-    println!(
+    hapax_testkit::report!(
         "surplus: {} kinds x {} delays x {} rounds: {asked} answers to another caller, 0 strayed",
         KINDS.len(),
         DELAYS.len(),

@@ -174,7 +174,9 @@ async fn a_request_over_http1_that_breaks_off_is_never_carried_out() {
             }
         }
     }
-    println!("wire: {cuts} requests over HTTP/1 broken off in {cells} cells, none carried out");
+    hapax_testkit::report!(
+        "wire: {cuts} requests over HTTP/1 broken off in {cells} cells, none carried out"
+    );
 }
 
 /// Sends a request on a connection that stays open, and reads the answer by its length.
@@ -339,7 +341,9 @@ async fn a_request_over_http2_that_breaks_off_is_never_carried_out() {
             }
         }
     }
-    println!("wire: {cuts} requests over HTTP/2 broken off in {cells} cells, none carried out");
+    hapax_testkit::report!(
+        "wire: {cuts} requests over HTTP/2 broken off in {cells} cells, none carried out"
+    );
 }
 
 /// What the first caller and a repeat get.
@@ -408,7 +412,9 @@ async fn an_answer_over_http1_that_breaks_off_is_never_taken_for_whole() {
         }
     }
     assert!(whole >= 2, "what was whole is kept: {whole} of {cuts}");
-    println!("wire: {cuts} answers over HTTP/1 broken off, {whole} of them whole by then");
+    hapax_testkit::report!(
+        "wire: {cuts} answers over HTTP/1 broken off, {whole} of them whole by then"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -451,7 +457,7 @@ async fn an_answer_over_http2_that_breaks_off_is_never_taken_for_whole() {
             }
         }
     }
-    println!("wire: {cuts} answers over HTTP/2 broken off");
+    hapax_testkit::report!("wire: {cuts} answers over HTTP/2 broken off");
 }
 
 /// An answer that ends with its connection may have lost any part: the first caller gets what

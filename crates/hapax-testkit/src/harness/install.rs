@@ -1,10 +1,11 @@
 //! Programs in other languages with their dependencies. They are installed once from their
 //! registries under the build directory, and again when their requirements change.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
+
+use crate::skipped;
 
 /// Written last, with the requirements: a directory without it is an unfinished installation.
 const STAMP: &str = "installed";
@@ -57,21 +58,12 @@ pub fn install(
             !was_tampered_with,
             "{name} is not what was pinned:\n{reason}"
         );
-        skipped(&format!("{name} cannot be installed: {reason}"));
+        skipped(format!("{name} cannot be installed: {reason}"));
         return None;
     }
     // Modules are searched for from the directory of the program.
     sources.iter().for_each(|source| installed.put(source));
     Some(installed)
-}
-
-/// Prints that a test was skipped, and why.
-pub fn skipped(why: &str) {
-    // The test harness names a thread after its test. This does not use `println!`, whose output is
-    // captured for tests that pass.
-    let thread = std::thread::current();
-    let line = format!("SKIPPED {}: {why}\n", thread.name().unwrap_or("a test"));
-    std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 impl Installed {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::skipped;
+use crate::skipped;
 
 /// The environment in which a program sees the wall clock shifted by an offset, such as `+1h` or
 /// `-3600s`. Prints `SKIPPED` and returns `None` if libfaketime is not installed.

@@ -10,7 +10,7 @@ use super::directory::Directory;
 use super::port::Port;
 use super::process::{Process, User, listening};
 use super::programs::program;
-use super::skipped;
+use crate::skipped;
 
 /// A load balancer that distributes requests among some nodes in turn. It sends every failed
 /// request to the next node, even a POST, without knowing whether that is safe. Ended when dropped.

@@ -10,7 +10,7 @@ use super::directory::Directory;
 use super::port::Port;
 use super::process::{Process, User, listening, run, wait_until};
 use super::programs::{program, tool};
-use super::skipped;
+use crate::skipped;
 
 /// The line by which a server says that it takes clients.
 const READY: &str = "Kafka Server started";

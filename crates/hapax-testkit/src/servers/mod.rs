@@ -46,13 +46,3 @@ pub use port::Port;
 pub use postgres::Postgres;
 pub use rabbitmq::RabbitMq;
 pub use redis::{Redis, RedisCluster, RedisProgram, RedisSentinel};
-
-/// Prints that a test was skipped, and why.
-fn skipped(why: &str) {
-    use std::io::Write;
-    // The test framework names a test's thread after the test. Printing macros are captured for
-    // tests that pass, so this writes to standard error directly.
-    let thread = std::thread::current();
-    let line = format!("SKIPPED {}: {why}\n", thread.name().unwrap_or("a test"));
-    drop(std::io::stderr().write_all(line.as_bytes()));
-}

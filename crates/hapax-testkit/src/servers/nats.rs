@@ -10,7 +10,7 @@ use super::directory::Directory;
 use super::port::Port;
 use super::process::{Process, User, listening, wait_until};
 use super::programs::{program, tool};
-use super::skipped;
+use crate::skipped;
 
 /// A server that does not answer a simple question for this long is called down.
 const PATIENCE: Duration = Duration::from_secs(1);

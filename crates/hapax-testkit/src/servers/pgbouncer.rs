@@ -4,11 +4,12 @@ use std::ffi::OsStr;
 use std::fmt::Write;
 use std::net::SocketAddr;
 
+use super::Postgres;
 use super::directory::Directory;
 use super::port::Port;
 use super::process::{Process, User, listening};
 use super::programs::program;
-use super::{Postgres, skipped};
+use crate::skipped;
 
 /// A pool in front of a [`Postgres`], which gives a connection to another client after every
 /// transaction. Ended when dropped.

@@ -13,7 +13,8 @@ use super::directory::Directory;
 use super::port::{IN_USE, PORTS_MAX, Port};
 use super::process::{Process, User, run, signal, wait_until};
 use super::programs::{OLDEST, postgres_programs};
-use super::{skipped, template};
+use super::template;
+use crate::skipped;
 
 /// A running cluster, with the superuser `postgres`, who needs no password. Everything is as
 /// durable as in production, because tests kill it.
@@ -89,7 +90,7 @@ impl Postgres {
             .get_or_init(|| postgres_programs().and_then(|_| Postgres::start()))
             .as_ref();
         if shared.is_none() {
-            skipped(&missing());
+            skipped(missing());
         }
         shared
     }
@@ -100,7 +101,7 @@ impl Postgres {
         fill: fn(&Path, User, &Path),
     ) -> Option<Postgres> {
         let Some(programs) = postgres_programs() else {
-            skipped(&missing());
+            skipped(missing());
             return None;
         };
         let mut postgres = Postgres::empty(programs, place);

@@ -14,7 +14,7 @@ use super::directory::Directory;
 use super::port::Port;
 use super::process::{Process, User, listening, wait_long_until};
 use super::programs::program;
-use super::skipped;
+use crate::skipped;
 
 /// Where Debian keeps the script that starts a node. The one on the path insists on being root.
 const DEBIAN: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";

@@ -89,7 +89,7 @@ async fn kill_at(point: &str, from: &Place, to: &Place, before: &Content) {
     before.assert_same(&Content::of(to).await);
     assert!(to.open().await.is_ok() && from.open().await.is_err());
     let kind = |place: &Place| place.url().split_once(':').unwrap().0.to_owned();
-    println!(
+    hapax_testkit::report!(
         "{} to {}, killed at {point}: {} records, all there",
         kind(from),
         kind(to),

@@ -78,7 +78,7 @@ async fn every_claim_that_was_acknowledged_while_the_store_was_left_is_in_the_co
         );
     }
     // A claim whose acknowledgement was lost may have been copied too.
-    println!(
+    hapax_testkit::report!(
         "{claimed} claims acknowledged, {} records copied",
         copied.records
     );

@@ -33,11 +33,11 @@ fn no_key_has_two_effects_whenever_the_process_is_killed() {
     let mut sum = Verdict::default();
     for point in POINTS {
         let verdict = runtime.block_on(kill_at(point, kills));
-        println!("{point:>17}: {verdict}");
+        hapax_testkit::report!("{point:>17}: {verdict}");
         assert_eq!(verdict.kills, kills, "kills that landed at {point:?}");
         sum.add(&verdict);
     }
-    println!("{:>17}: {sum}", "in all");
+    hapax_testkit::report!("{:>17}: {sum}", "in all");
     assert!(
         sum.unknown > 0 && sum.replayed > 0 && sum.run_on_retry > 0,
         "a run without all of these shows nothing"

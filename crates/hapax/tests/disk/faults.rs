@@ -80,7 +80,7 @@ impl Tally {
             replayed,
             ..
         } = book;
-        println!(
+        hapax_testkit::report!(
             "{what}: {faults} faults, {landed} landed, {calls} calls failed; {unavailable} requests got 503; retried: {run_on_retry} run, {unknown} held as unknown; {replayed} replays"
         );
     }
@@ -293,9 +293,9 @@ fn a_fault_at_any_write_of_a_request_costs_no_effect() {
     let mut bench = Bench::start(TEST, STORE_TIMEOUT);
     let counts = match bench.count(|bench, _| bench.request("counted", ANSWER_BYTES)) {
         Ok(counts) => counts,
-        Err(why) => return println!("SKIPPED {TEST}: {why}"),
+        Err(why) => return hapax_testkit::skipped(why),
     };
-    println!("a request's writes: {counts:?}");
+    hapax_testkit::report!("a request's writes: {counts:?}");
     for (index, fault) in faults(&counts, |count| (1..=count).collect())
         .iter()
         .enumerate()
@@ -317,9 +317,9 @@ fn a_fault_in_a_commit_that_many_share_costs_none_of_them_an_effect() {
     let mut bench = Bench::start(TEST, STORE_TIMEOUT);
     let counts = match bench.count(|bench, _| drop(bench.request_together("counted"))) {
         Ok(counts) => counts,
-        Err(why) => return println!("SKIPPED {TEST}: {why}"),
+        Err(why) => return hapax_testkit::skipped(why),
     };
-    println!("the writes of {TOGETHER} requests at once: {counts:?}");
+    hapax_testkit::report!("the writes of {TOGETHER} requests at once: {counts:?}");
     // The earlier tests failed every write of a single request. Here the requests share commits.
     for (index, fault) in faults(&counts, |count| (1..=count).step_by(4).collect())
         .iter()
@@ -356,7 +356,7 @@ fn a_disk_that_is_read_only_for_a_while_is_written_again_after_it() {
             openings,
         ]) {
             Ok(strace) => strace,
-            Err(why) => return println!("SKIPPED {TEST}: {why}"),
+            Err(why) => return hapax_testkit::skipped(why),
         };
         let keys: Vec<_> = (0..3)
             .map(|request| format!("{nth}-read-only-{request}"))
@@ -382,13 +382,15 @@ fn a_fault_in_a_checkpoint_costs_nothing() {
             bench.request(&format!("counted-{sent}"), FILLING_ANSWER_BYTES);
             sent += 1;
         }
-        println!("a checkpoint came after {sent} answers of {FILLING_ANSWER_BYTES} bytes");
+        hapax_testkit::report!(
+            "a checkpoint came after {sent} answers of {FILLING_ANSWER_BYTES} bytes"
+        );
     });
     let counts = match counted {
         Ok(counts) => counts,
-        Err(why) => return println!("SKIPPED {TEST}: {why}"),
+        Err(why) => return hapax_testkit::skipped(why),
     };
-    println!("a checkpoint's writes: {counts:?}");
+    hapax_testkit::report!("a checkpoint's writes: {counts:?}");
     for (index, fault) in faults(&counts, some_of).iter().enumerate() {
         bench.endure_filling(
             &format!("{index}-{}-{}-{}", fault.call, fault.error, fault.nth),

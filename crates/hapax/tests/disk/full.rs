@@ -37,7 +37,7 @@ fn on_a_small_disk(test: &str, work: impl FnOnce(&Tmpfs, &Path)) {
         Ok(disk) => work(&disk, elsewhere.path()),
         Err(why) => {
             if let Err(why_not) = run_unshared(test) {
-                println!("SKIPPED {test}: cannot mount a disk ({why}; {why_not})");
+                hapax_testkit::skipped(format_args!("cannot mount a disk ({why}; {why_not})"));
             }
         }
     }
@@ -88,10 +88,10 @@ fn a_full_disk_at_any_write_of_a_request_costs_no_effect() {
             replayed,
             ..
         } = book;
-        println!(
+        hapax_testkit::report!(
             "disk full: {runs} runs, one page more each; in {landed} the fault landed; {unavailable} requests got 503, {replayed_while_full} replays while full"
         );
-        println!(
+        hapax_testkit::report!(
             "disk full: retried: {run_on_retry} run, {unknown} held as unknown; {replayed} replays"
         );
         assert!(landed > 0, "a run in which no fault landed shows nothing");
@@ -189,9 +189,10 @@ fn a_store_that_could_not_be_opened_on_a_full_disk_opens_once_there_is_room() {
                 break;
             }
         }
-        println!(
+        hapax_testkit::report!(
             "opened on a full disk: {runs} runs, one page more each; refused {} new stores and {} old ones",
-            refused[0], refused[1]
+            refused[0],
+            refused[1]
         );
         assert!(
             refused[0] > 0 && refused[1] > 0,

@@ -41,7 +41,7 @@ fn a_kill_before_any_system_call_of_a_request_costs_no_effect() {
     let mut process = Process::start(TEST, &places, STORE_TIMEOUT);
     let points = match points(&mut process, &mut book, &places) {
         Ok(points) => points,
-        Err(why) => return println!("SKIPPED {TEST}: {why}"),
+        Err(why) => return hapax_testkit::skipped(why),
     };
     let mut landed = BTreeMap::<String, usize>::new();
     for (index, point) in (0..ROUNDS).flat_map(|_| &points).enumerate() {
@@ -57,13 +57,15 @@ fn a_kill_before_any_system_call_of_a_request_costs_no_effect() {
     book.judge(&places);
     check_file(&places);
     let sum: usize = landed.values().sum();
-    println!(
+    hapax_testkit::report!(
         "{} points {ROUNDS} times, {sum} kills landed, by call: {landed:?}",
         points.len()
     );
-    println!(
+    hapax_testkit::report!(
         "retried: {} replayed, {} held as unknown, {} run",
-        book.replayed, book.unknown, book.run_on_retry
+        book.replayed,
+        book.unknown,
+        book.run_on_retry
     );
     assert!(
         book.unknown > 0 && book.replayed > 0 && book.run_on_retry > 0,
@@ -171,7 +173,7 @@ fn a_kill_before_any_system_call_of_an_opening_leaves_a_store_that_opens() {
     }
     let counts = match count_opening(TEST) {
         Ok(counts) => counts,
-        Err(why) => return println!("SKIPPED {TEST}: {why}"),
+        Err(why) => return hapax_testkit::skipped(why),
     };
     let (mut points, mut landed) = (0, BTreeMap::<&str, usize>::new());
     for (call, count) in &counts {
@@ -181,7 +183,7 @@ fn a_kill_before_any_system_call_of_an_opening_leaves_a_store_that_opens() {
         }
     }
     let sum: usize = landed.values().sum();
-    println!(
+    hapax_testkit::report!(
         "openings: {points} points, each of a new store and of an old one, {sum} kills landed, by call: {landed:?}"
     );
     assert!(

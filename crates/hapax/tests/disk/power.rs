@@ -47,7 +47,7 @@ fn what_was_acknowledged_survives_the_loss_of_power() {
         Ok(kept) => std::fs::read_to_string(kept).unwrap(),
         Err(_) => match record() {
             Ok(log) => log,
-            Err(why) => return println!("SKIPPED {TEST}: {why}"),
+            Err(why) => return hapax_testkit::skipped(why),
         },
     };
     let recording = parse(&log);
@@ -55,7 +55,7 @@ fn what_was_acknowledged_survives_the_loss_of_power() {
     let losses =
         std::env::var("HAPAX_POWER_LOSSES").map_or(POWER_LOSSES, |losses| losses.parse().unwrap());
     let verdict = judge_all(&recording, &facts, Disk::Honest, losses);
-    println!("seeds {SEED} to {}: {verdict}", SEED + losses - 1);
+    hapax_testkit::report!("seeds {SEED} to {}: {verdict}", SEED + losses - 1);
     assert!(
         verdict.convicted.is_empty(),
         "by seed, under HAPAX_POWER_RECORDING={}: {:#?}",
@@ -68,7 +68,7 @@ fn what_was_acknowledged_survives_the_loss_of_power() {
     );
 
     let lies = judge_all(&recording, &facts, Disk::Lying, LIES);
-    println!(
+    hapax_testkit::report!(
         "on a lying disk: {} of {LIES} images convicted",
         lies.convicted.len()
     );
@@ -107,7 +107,7 @@ fn record() -> Result<String, String> {
     send_batch(&mut process, batches);
     let log = with_directory(&strace.detach());
     let marks = Marks::of(&parse(&log));
-    println!(
+    hapax_testkit::report!(
         "recorded {} requests in {} MiB: {marks}",
         (batches + 1) * BATCH,
         log.len() >> 20

@@ -281,7 +281,7 @@ async fn after_a_kill_a_change_by_hand_and_its_entry_are_both_there_or_neither()
         let numbers: Vec<_> = log.iter().map(|entry| entry.sequence).collect();
         assert_eq!(numbers, (1..=log.len() as u64).collect::<Vec<_>>());
     }
-    println!("{changed} records changed by hand before a kill, {unchanged} not");
+    hapax_testkit::report!("{changed} records changed by hand before a kill, {unchanged} not");
     assert!(
         changed > 0 && unchanged > 0,
         "the kills came too late or too early to show anything"

@@ -55,7 +55,7 @@ async fn a_backup_under_load_has_everything_acknowledged_before_it_and_is_sound(
         assert_eq!(answer(&copy, &key).await, Some(key.into_bytes()));
     }
     let during = copy.stats().records - 5_020;
-    println!(
+    hapax_testkit::report!(
         "{} bytes; {during} of 20,000 records written meanwhile are in it",
         copied.bytes
     );

@@ -62,7 +62,7 @@ async fn the_log_stays_short_and_is_short_again_after_a_long_reader() {
         length(&shop, "-wal") <= LOG_MAX
     })
     .await;
-    println!(
+    hapax_testkit::report!(
         "{longest} bytes at most with nobody reading, {held} with a reader, {} after it",
         length(&shop, "-wal")
     );
@@ -95,7 +95,7 @@ async fn the_log_stays_short_though_the_stores_own_readers_never_rest() {
     }
     is_over.store(true, Ordering::Relaxed);
     readers.join_all().await;
-    println!(
+    hapax_testkit::report!(
         "{longest} bytes of log at most, {} resets",
         store.stats().log_resets
     );
@@ -153,7 +153,7 @@ async fn what_waits_for_a_slow_disk_is_bounded_in_bytes() {
     drop(lock);
     let results = waiting.join_all().await;
     let refused = results.iter().filter(|is_ok| !**is_ok).count();
-    println!(
+    hapax_testkit::report!(
         "{refused} of {} completions refused, {} bytes waiting",
         results.len(),
         store.stats().queue_bytes

@@ -260,7 +260,7 @@ async fn no_key_runs_again_whichever_bit_of_a_rows_number_is_flipped() {
         }
         file.write_all_at(&whole[byte..=byte], byte as u64).unwrap();
     }
-    println!(
+    hapax_testkit::report!(
         "{refused} files refused; of the keys around it in the others {right} right, {errors} errors"
     );
     assert!(
@@ -469,7 +469,7 @@ async fn no_key_runs_again_whichever_page_is_damaged() {
         }
         std::fs::write(&shop.path, &whole).unwrap();
     }
-    println!(
+    hapax_testkit::report!(
         "{} pages damaged: {refused} files refused; of the keys in the others {right} right, {errors} errors",
         whole.len() / 4_096
     );
@@ -562,6 +562,6 @@ async fn no_row_is_passed_over_because_a_neighbours_number_is_damaged() {
             file.write_all_at(&whole[byte..=byte], byte as u64).unwrap();
         }
     }
-    println!("{refused} of 224 files refused");
+    hapax_testkit::report!("{refused} of 224 files refused");
     assert!(refused > 200);
 }

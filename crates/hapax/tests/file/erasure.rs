@@ -251,7 +251,7 @@ async fn a_forgotten_answer_is_erased_while_others_write_and_look() {
     }
     drop(over);
     let done = others.join_all().await;
-    println!("{done:?} writes and looks meanwhile");
+    hapax_testkit::report!("{done:?} writes and looks meanwhile");
     assert!(
         done.iter().all(|count| *count > 0),
         "{done:?}: this shows nothing"
@@ -431,7 +431,7 @@ async fn no_page_that_sqlite_moved_about_keeps_a_seal() {
         .filter(|(_, seal)| memchr::memmem::find(&all, seal).is_some())
         .map(|(key, _)| key)
         .collect();
-    println!(
+    hapax_testkit::report!(
         "{} answers written, {} forgotten, {} bytes in {} files looked through",
         number,
         forgotten.len(),

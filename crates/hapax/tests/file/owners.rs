@@ -165,7 +165,7 @@ async fn a_listing_misses_no_record_that_only_moves() {
     }
     is_over.store(true, Ordering::Relaxed);
     let moves: usize = movers.join_all().await.iter().sum();
-    println!("{moves} moves during 100 listings");
+    hapax_testkit::report!("{moves} moves during 100 listings");
     assert!(moves > 100, "only {moves} moves: this shows nothing");
 }
 

@@ -24,7 +24,7 @@ async fn random_histories_are_the_same_in_memory_and_as_a_guest() {
         let memory = Memory::new(Arc::new(shop.clock.clone()), Secret::from_bytes([7; 32]));
         tally += history::run(seed, 250, &memory, &shop.guest().await, &shop.clock).await;
     }
-    println!("{tally}");
+    hapax_testkit::report!("{tally}");
     for kind in [
         "claim",
         "takeover",

@@ -70,7 +70,7 @@ async fn effect_and_record_never_disagree_in_any_crash_image() {
     for (image, expected) in &images {
         assert_eq!(found(&shop, image).await, *expected, "{}", image.display());
     }
-    println!("{} crash images", images.len());
+    hapax_testkit::report!("{} crash images", images.len());
 
     // After a crash before the commit, the next attempt has the only effect.
     shop.clock.advance(LEASE);

@@ -274,7 +274,7 @@ async fn what_is_dropped_anywhere_has_one_effect_in_the_end<D: Driver>() {
             dropped += 1;
         }
     }
-    println!(
+    hapax_testkit::report!(
         "{}: dropped at {dropped} points, of which and of two whole ones {joined} had joined",
         D::NAME
     );

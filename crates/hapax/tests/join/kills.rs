@@ -54,19 +54,19 @@ fn no_record_and_effect_disagree_whenever_a_process_is_killed() {
     });
     let Some(tables) = tables else { return };
 
-    println!(
+    hapax_testkit::report!(
         "{:>15} {}   keys  acknowledged",
         "kills at",
         STEPS.map(|step| format!("{step:>12}")).join("")
     );
     for table in &tables {
-        println!("{table}");
+        hapax_testkit::report!("{table}");
         assert!(
             table.landed.iter().all(|kills| *kills > 0),
             "void: no kill landed at some step"
         );
     }
-    println!(
+    hapax_testkit::report!(
         "{} kills",
         tables.iter().flat_map(|table| table.landed).sum::<usize>()
     );

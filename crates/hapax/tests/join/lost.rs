@@ -51,7 +51,7 @@ async fn by_every_byte<D: Driver>() {
         committed,
         not_committed,
     } = found;
-    println!(
+    hapax_testkit::report!(
         "{:>15}: {committed} had committed and {not_committed} had not",
         D::NAME
     );

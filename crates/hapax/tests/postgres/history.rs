@@ -34,7 +34,7 @@ async fn compare<S: Store>(seeds: Range<u64>, around: fn(place::ByHand) -> S) {
         let store = around(place::ByHand::open(&url, clock.clone()).await);
         sum += history::run_dropping_in_bulk(seed, STEPS, &memory, &store, &clock).await;
     }
-    println!("{sum}");
+    hapax_testkit::report!("{sum}");
     for (kind, result) in [
         ("claim", "won"),
         ("takeover", "won"),

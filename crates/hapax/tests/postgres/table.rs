@@ -105,9 +105,12 @@ async fn sqlite() -> Bench {
 }
 
 fn print(columns: &[(&str, Vec<Outcome>)]) {
-    println!(
+    hapax_testkit::report!(
         "{:<12}{:>8}{:>8}{:>8}",
-        "store", "passed", "skipped", "failed"
+        "store",
+        "passed",
+        "skipped",
+        "failed"
     );
     for (name, outcomes) in columns {
         let count = |wanted| {
@@ -116,7 +119,7 @@ fn print(columns: &[(&str, Vec<Outcome>)]) {
                 .filter(|outcome| **outcome == wanted)
                 .count()
         };
-        println!(
+        hapax_testkit::report!(
             "{name:<12}{:>8}{:>8}{:>8}",
             count(Outcome::Passed),
             count(Outcome::Skipped),

@@ -118,7 +118,7 @@ async fn every_byte(step: Step) {
     books.replay_all(Arc::new(open(&url).await)).await;
     let sum = |of: fn(&Sight) -> u64| sights.iter().map(|sight| of(sight)).sum::<u64>();
     let (adopted, before) = (sum(Sight::adopted), sum(Sight::written_before));
-    println!(
+    hapax_testkit::report!(
         "replies to {step:?} cut after each of {cuts} numbers of bytes: {charges} charges, {adopted} claims adopted, {before} ends found written, \
          {} writes failed; the longest request took {:?}",
         sum(Sight::failed),
@@ -195,7 +195,7 @@ async fn a_network_that_swallows_or_delays_everything_is_an_answer_in_time_and_c
     }
     let charges = books.judge();
     books.replay_all(Arc::new(open(&url).await)).await;
-    println!(
+    hapax_testkit::report!(
         "a silent network: {} times, with {} statements in flight; {} writes struck; {charges} charges, {} answers of 503 or 409, {} claims adopted; \
          the longest request took {:?}, the longest write {:?}",
         FAULTS.len(),

@@ -73,7 +73,7 @@ impl Nodes {
             self.sum(Sight::adopted),
             self.sum(Sight::written_before),
         );
-        println!(
+        hapax_testkit::report!(
             "{what}: {faults} faults, which landed on {landed} statements in flight; {failed} writes failed; {charges} charges, {} answers of 503 or 409, \
              {adopted} claims adopted, {before} ends found written; the longest request took {:?}, the longest write {:?}",
             self.books.unavailable(),

@@ -81,7 +81,7 @@ async fn a_failover_that_lost_commits_is_an_alarm() {
     assert!(stats.commits_lost >= WRITES as u64, "{stats:?}");
     let alarms = alarm::heard("without writes that it had acknowledged");
     assert_eq!(alarms.len(), 1, "{alarms:?}");
-    println!("{}", alarms[0]);
+    hapax_testkit::report!("{}", alarms[0]);
     // The alarm is raised once, and the store continues.
     charge(&store, "after").await;
     comes_back(&store).await;
@@ -129,7 +129,7 @@ async fn a_database_restored_elsewhere_is_an_alarm_when_it_is_opened() {
     assert_eq!(store.stats().failovers, 1, "{:?}", store.stats());
     let alarms = alarm::heard("another system");
     assert_eq!(alarms.len(), 1, "{alarms:?}");
-    println!("{}", alarms[0]);
+    hapax_testkit::report!("{}", alarms[0]);
     // The remaining records are served, and the next opening raises no further alarm.
     let reading = store
         .get(

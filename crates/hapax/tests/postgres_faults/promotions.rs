@@ -99,7 +99,7 @@ async fn a_synchronous_standby_that_takes_over_costs_no_second_effect_and_loses_
     let charges = books.judge();
     books.replay_all(Arc::new(open(&url).await)).await;
     let (adopted, in_claims) = (sight.adopted(), sight.faults_in_claims());
-    println!(
+    hapax_testkit::report!(
         "promotions: {promotions}, of which {in_claims} landed inside a claim; {charges} charges, {} answers of 503 or 409, {adopted} claims adopted; \
          away for {away:?} at the longest, the longest request took {:?}",
         books.unavailable(),

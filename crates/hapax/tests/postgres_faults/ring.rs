@@ -233,7 +233,7 @@ async fn tables_of_answers_turn_under_load_beside_idle_transactions_and_hold_up_
         writer.await.unwrap();
     }
     let longest = Duration::from_micros(tally.longest_us.load(Ordering::Relaxed));
-    println!(
+    hapax_testkit::report!(
         "ring: {} turns in {:?}, {} answers written, {} times replayed, {} seen to be over, {} keys contested; the longest write took {longest:?}",
         turns(),
         begun.elapsed(),

@@ -103,7 +103,7 @@ async fn a_record_in_an_open_transaction_holds_up_nobody_elses() {
             .map(|fresh| send(&store, fresh.claim(LONG))),
     );
     let longest = won(sent).await;
-    println!(
+    hapax_testkit::report!(
         "beside a record that is held: {OTHERS} ends and {FRESH} claims, the longest took {longest:?}; {:?}",
         store.stats()
     );
@@ -152,7 +152,9 @@ async fn an_uncommitted_claim_makes_only_claims_of_the_same_key_wait() {
             .map(|fresh| send(&store, fresh.claim(LONG)))
             .collect())
         .await;
-        println!("beside an uncommitted claim: {FRESH} claims, the longest took {longest:?}");
+        hapax_testkit::report!(
+            "beside an uncommitted claim: {FRESH} claims, the longest took {longest:?}"
+        );
         assert!(
             longest < HELD_UP_MAX,
             "somebody was held up for {longest:?}"

@@ -77,20 +77,23 @@ async fn order_and_answer_agree_whenever_the_service_or_the_server_is_killed() {
         assert_eq!(orders(&client, key).await, 1, "{key}");
         assert_eq!(order(&client, key).await, (false, answer.clone()), "{key}");
     }
-    println!(
+    hapax_testkit::report!(
         "{:>9} {:>9} {:>6} {:>10}",
-        "victim", "step", "kills", "committed"
+        "victim",
+        "step",
+        "kills",
+        "committed"
     );
     for ((is_server, step), Found { kills, committed }) in &found {
         let victim = if *is_server { "server" } else { "service" };
-        println!("{victim:>9} {:>9} {kills:>6} {committed:>10}", STEPS[*step]);
+        hapax_testkit::report!("{victim:>9} {:>9} {kills:>6} {committed:>10}", STEPS[*step]);
         let is_open = *step + 1 < STEPS.len();
         assert!(
             !is_open || *committed == 0,
             "void: the transaction was not open when it was killed"
         );
     }
-    println!(
+    hapax_testkit::report!(
         "{} kills, {} keys",
         found.values().map(|found| found.kills).sum::<usize>(),
         answers.len()

@@ -61,7 +61,7 @@ async fn programs_of_two_schema_versions_work_side_by_side() {
     let name = super::world::name(&url);
     let editions = server
         .psql(name, "SELECT count(*) FROM pg_proc WHERE pronamespace = 'hapax'::regnamespace AND prosrc LIKE '%second edition%'");
-    println!(
+    hapax_testkit::report!(
         "the next schema version, with {editions} functions anew, took {took:?} under load; {charges} charges, {} writes failed",
         sight.failed()
     );

@@ -112,7 +112,7 @@ async fn a_week_of_keys_that_come_and_go_leaves_no_bloat() {
             .unwrap();
         if hour % 24 == 0 {
             days.push(Sizes::measure(&user).await);
-            println!("day {}: {:?}", hour / 24, days.last().unwrap());
+            hapax_testkit::report!("day {}: {:?}", hour / 24, days.last().unwrap());
         }
     }
 
@@ -130,7 +130,7 @@ async fn a_week_of_keys_that_come_and_go_leaves_no_bloat() {
         last.count
     );
     let turns = store.stats().turns;
-    println!(
+    hapax_testkit::report!(
         "the answers' tables were emptied {turns} times; database {}",
         name(&url)
     );

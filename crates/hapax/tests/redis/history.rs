@@ -21,7 +21,7 @@ async fn redis_and_memory_never_differ() {
         let memory = Memory::new(Arc::new(clock.clone()), Secret::from_bytes([7; 32]));
         sum += history::run(seed, STEPS, &memory, &store, &clock).await;
     }
-    println!("{sum}");
+    hapax_testkit::report!("{sum}");
     for (kind, result) in [
         ("claim", "won"),
         ("takeover", "won"),

@@ -122,7 +122,7 @@ async fn slots_that_move_under_load_cost_no_second_effect_and_no_answer() {
     let replays = books.replay_all(Watched::open(&cluster.url()).await).await;
     let slowest = nodes.iter().map(|node| node.slowest_failure()).max();
     let slowest = slowest.expect("there are nodes");
-    println!(
+    hapax_testkit::report!(
         "cluster: {moves} slots moved with {keys_moved} keys, {landed} of them under calls that had to be sent again ({} in all), {stood_still} stood still half-way; {} acknowledged: {} replayed byte for byte, {} ran again, {} held as unknown; \
          {} keys had two effects; {} writes failed, the slowest after {slowest:?}; {} refusals; the longest request took {:?}",
         sent_again(),

@@ -263,7 +263,7 @@ async fn judge(
     let effects = Ledger::open(directory.join("ledger")).counts();
     let twice: Vec<_> = effects.iter().filter(|(_, count)| **count > 1).collect();
     let held_done = held.iter().filter(|key| effects.contains_key(*key)).count();
-    println!(
+    hapax_testkit::report!(
         "gateways: {kills} kills, of which {landed} landed and cut off {cut_off} requests; {} keys acknowledged, all {replayed} replayed byte for byte, and {} on another service meanwhile; \
          after a cut: {} replayed, {} run, {} held as unknown, of which {held_done} had their effect; {} effects, {} keys dispatched twice",
         acknowledged.len(),

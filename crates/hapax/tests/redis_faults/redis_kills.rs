@@ -84,7 +84,7 @@ async fn campaign(saves: &str, settings: &[(&str, &str)]) -> Option<Verdict> {
     let replays = books.replay_all(Watched::open(&server.url()).await).await;
     let ran_twice = books.ran_twice();
     let failed: u64 = nodes.iter().map(|node| node.failed()).sum();
-    println!(
+    hapax_testkit::report!(
         "redis_kills, saves {saves}: {kills} kills, which struck {} writes in flight; {failed} writes failed; {} acknowledged, of which {} survived and {gone} were gone right after a kill; \
          {} replayed byte for byte, {} ran again, {} held as unknown; {} keys had two effects; {} refusals; each node noticed each kill",
         struck(),
@@ -225,7 +225,7 @@ async fn an_attempt_whose_record_was_lost_does_not_complete_the_record_that_came
     for shop in [&first, &second] {
         assert_eq!(replay(shop).await, "new");
     }
-    println!(
+    hapax_testkit::report!(
         "redis_kills, lost record: 1 kill between an effect and its end; 2 effects; the old fence completed nothing"
     );
 }
@@ -251,7 +251,9 @@ async fn an_attempt_ends_after_a_restart_of_a_redis_that_has_kept_its_record() {
     for shop in [&first, &second] {
         assert_eq!(replay(shop).await, "old");
     }
-    println!("redis_kills, kept record: 1 kill between an effect and its end; 1 effect");
+    hapax_testkit::report!(
+        "redis_kills, kept record: 1 kill between an effect and its end; 1 effect"
+    );
 }
 
 async fn replay(shop: &Shop) -> Bytes {

@@ -74,7 +74,7 @@ async fn campaign(replicas: u32) {
     let replays = books.replay_all(open(&group, replicas).await).await;
     let sum = |of: fn(&Watched) -> u64| nodes.iter().map(|node| of(node)).sum::<u64>();
     let struck = sum(Watched::struck);
-    println!(
+    hapax_testkit::report!(
         "sentinel, replicas = {replicas}: {failovers} failovers, {behind} with replicas that lacked the last writes; they struck {struck} writes in flight; each node noticed each; \
          {} acknowledged: {} replayed byte for byte, {} ran again, {} held as unknown; {} keys had two effects; {} writes not confirmed by a replica; {} refusals; \
          away for {away:?} at the longest",

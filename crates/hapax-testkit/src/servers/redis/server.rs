@@ -12,7 +12,7 @@ use crate::servers::directory::Directory;
 use crate::servers::port::Port;
 use crate::servers::process::{GUARD, Process, User, listening, wait_until};
 use crate::servers::programs::{program, tool};
-use crate::servers::skipped;
+use crate::skipped;
 
 /// A server that does not answer a simple question for this long is called down.
 const PATIENCE: Duration = Duration::from_secs(1);

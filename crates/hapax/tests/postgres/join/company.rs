@@ -83,7 +83,7 @@ async fn an_open_transaction_that_has_joined_holds_up_nobody_else() {
         for error in [again.expect_err("it is held"), end.expect_err("it is held")] {
             assert_eq!(error.kind(), StoreErrorKind::Locked, "{error}");
         }
-        println!(
+        hapax_testkit::report!(
             "{way:?}: beside a joined transaction {CLIENTS} clients made {ROUNDS} claims and ends each, the longest pair took {longest:?}; {:?}",
             shop.store.stats()
         );

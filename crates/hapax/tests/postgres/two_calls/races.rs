@@ -69,7 +69,7 @@ async fn a_race_has_one_effect() {
         }
         assert_eq!((ran, shop.orders(&key).await), (1, 1), "{key}");
     }
-    println!("{in_flight} were told in flight, {replayed} got the answer");
+    hapax_testkit::report!("{in_flight} were told in flight, {replayed} got the answer");
     assert!(in_flight > 0, "void: nobody met another one");
 }
 

@@ -405,7 +405,7 @@ async fn judge(
     let counted = |count: &AtomicUsize| count.load(Ordering::Relaxed);
     let effects = books.effects.lock().unwrap().clone();
     let twice: Vec<_> = effects.iter().filter(|(_, count)| **count > 1).collect();
-    println!(
+    hapax_testkit::report!(
         "tier: {} events of chaos {chaos:?}; {} keys, {} repeats replayed, {} reused keys refused, {} keys forgotten and {} of their repeats refused; {} keys had two effects; no answer was wrong; \
          {} told that their key is in flight; hits {}, misses {}, unreadable {}, set_aside {}, left_alone {}, failures {}, kept {}; the longest request took {longest:?}, on Postgres alone {longest_of_control:?}",
         chaos.values().sum::<usize>(),

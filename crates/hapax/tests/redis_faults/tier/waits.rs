@@ -62,7 +62,7 @@ async fn a_redis_that_was_away_for_a_moment_is_soon_used_again_however_many_call
         hits,
         ..
     } = tier.stats();
-    println!(
+    hapax_testkit::report!(
         "tier, one pause of Redis: {failures} calls failed, {left_alone} were left out, {hits} hits; it was used again after {away:?}"
     );
     assert!(away < SOON, "it was left alone for {away:?} after a moment");
@@ -92,7 +92,9 @@ async fn sentinels_that_do_not_answer_cost_a_request_no_more_than_the_time_of_on
     }
     let took = begun.elapsed();
     let failures = tier.stats().failures;
-    println!("tier, silent sentinels: {failures} calls failed; two requests took {took:?}");
+    hapax_testkit::report!(
+        "tier, silent sentinels: {failures} calls failed; two requests took {took:?}"
+    );
     assert!(failures > 0, "void: Redis was not asked");
     assert!(took < CACHE_TIMEOUT + MARGIN, "two requests took {took:?}");
 }
