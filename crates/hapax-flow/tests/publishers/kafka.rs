@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use hapax_flow::publish::cloud_events::{CloudEvents, Mode};
-use hapax_flow::publish::{Envelope, Kafka, KafkaOptions, KafkaServers, Publisher, Verdict};
+use hapax_flow::publish::{
+    Envelope, Kafka, KafkaCredentials, KafkaOptions, KafkaServers, KafkaTls, Publisher, Verdict,
+};
 use hapax_testkit::servers;
 use krafka::admin::{
     AdminClient, CreateTopicsOptions, DescribeTopicsOptions, DescribeTransactionsOptions,
     ListOffsetsOptions, NewTopic, OffsetSpec,
 };
+use krafka::auth::{AuthConfig, TlsConfig};
 use krafka::consumer::{IsolationLevel, TopicPartition};
 use krafka::error::ErrorCode;
 use krafka::{Kafka as Client, KrafkaError};
@@ -80,15 +83,7 @@ impl Topic {
     }
 
     async fn create(&self, name: &str, settings: &[(&str, &str)]) {
-        let mut topic = NewTopic::new(name, 4, 1).unwrap();
-        for (setting, value) in settings {
-            topic = topic.with_config(*setting, *value);
-        }
-        let admin = self.client().await.admin();
-        let made = admin.create_topics([topic], CreateTopicsOptions::default());
-        for made in made.await.unwrap().into_values() {
-            made.unwrap();
-        }
+        create(&self.client().await, name, settings).await;
     }
 
     fn options(&self) -> KafkaOptions {
@@ -164,6 +159,18 @@ impl Topic {
         }
         reader.close().await.unwrap();
         arrived
+    }
+}
+
+async fn create(client: &Client, name: &str, settings: &[(&str, &str)]) {
+    let mut topic = NewTopic::new(name, 4, 1).unwrap();
+    for (setting, value) in settings {
+        topic = topic.with_config(*setting, *value);
+    }
+    let admin = client.admin();
+    let made = admin.create_topics([topic], CreateTopicsOptions::default());
+    for made in made.await.unwrap().into_values() {
+        made.unwrap();
     }
 }
 
@@ -361,6 +368,40 @@ async fn of_two_relays_only_one_writes_and_nothing_is_there_twice() {
     let arrived = topic.arrived().await;
     super::destination::assert_once(&sent, &arrived);
     super::destination::assert_in_order(&sent, &arrived);
+}
+
+/// A server with TLS, at which a user has to say who it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_says_who_it_is_over_tls() {
+    let secured = tokio::task::block_in_place(|| servers::SecuredKafka::start("relay", "s3cret"));
+    let Some(secured) = secured else { return };
+    let security = AuthConfig::sasl_plain("relay", "s3cret")
+        .with_tls(TlsConfig::new().with_ca_cert(secured.authority().to_string_lossy()));
+    let client = Client::builder(secured.server().bootstrap()).security(security);
+    create(&client.connect().await.unwrap(), "orders", &[]).await;
+    let publisher = |password: &str| {
+        let mut servers = KafkaServers::new([secured.server().bootstrap()]);
+        servers.credentials = KafkaCredentials::Plain {
+            name: "relay".to_owned(),
+            password: password.to_owned(),
+        };
+        servers.tls = Some(KafkaTls {
+            root_certificates: Some(secured.authority()),
+            client_certificate: None,
+        });
+        let mut options = KafkaOptions::new(servers, "relay");
+        options.timeout = LIMIT;
+        Kafka::new(options).unwrap()
+    };
+    let welcome = publisher("s3cret");
+    for number in 0..3 {
+        let published = welcome.publish(&batch("orders", 10 * number, 10, 3)).await;
+        let verdicts = published.unwrap_or_else(|outage| panic!("{outage}"));
+        assert!(verdicts.iter().all(Verdict::is_accepted), "{verdicts:?}");
+    }
+    let outage = publisher("wr0ng").publish(&batch("orders", 30, 1, 1)).await;
+    let said = format!("{outage:?}");
+    assert!(outage.is_err() && !said.contains("wr0ng"), "{said}");
 }
 
 #[test]

@@ -269,31 +269,13 @@ async fn a_new_member_does_not_get_what_another_has_done_meanwhile() {
 /// A server with TLS, at which a user has to say who it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_says_who_it_is_over_tls() {
-    let (files, authority) = (tempfile::tempdir().unwrap(), Authority::default());
-    let (trusted, other) = (files.path().join("ca.pem"), files.path().join("other.pem"));
-    authority.write(&trusted);
-    Authority::default().write(&other);
-    let (certificate, key) = authority.issue().write(files.path(), "server");
-    let read = |path| std::fs::read_to_string(path).unwrap();
-    let pair = files.path().join("pair.pem");
-    std::fs::write(&pair, read(&key) + &read(&certificate)).unwrap();
-    let module = "org.apache.kafka.common.security";
-    let settings = format!(
-        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:SASL_SSL\n\
-         sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512\n\
-         sasl.mechanism.inter.broker.protocol=PLAIN\n\
-         listener.name.plaintext.plain.sasl.jaas.config={module}.plain.PlainLoginModule required \
-         username=\"server\" password=\"own\" user_server=\"own\" user_relay=\"s3cret\";\n\
-         listener.name.plaintext.scram-sha-256.sasl.jaas.config={module}.scram.ScramLoginModule required;\n\
-         listener.name.plaintext.scram-sha-512.sasl.jaas.config={module}.scram.ScramLoginModule required;\n\
-         ssl.keystore.type=PEM\nssl.keystore.location={}\n\
-         ssl.truststore.type=PEM\nssl.truststore.location={}",
-        pair.display(),
-        trusted.display(),
-    );
-    let Some(server) = servers::Kafka::start(&settings) else {
+    let Some(secured) = servers::SecuredKafka::start("relay", "s3cret") else {
         return;
     };
+    let (server, trusted) = (secured.server(), secured.authority());
+    let files = tempfile::tempdir().unwrap();
+    let other = files.path().join("other.pem");
+    Authority::default().write(&other);
     let security = AuthConfig::sasl_plain("relay", "s3cret")
         .with_tls(TlsConfig::new().with_ca_cert(trusted.to_string_lossy()));
     let client = Client::builder(server.bootstrap()).security(security);
@@ -305,14 +287,7 @@ async fn a_member_says_who_it_is_over_tls() {
     let producer = client.producer().build().await.unwrap();
     drop(producer.send(Record::new("orders", "{}")).await.unwrap());
     producer.close().await.unwrap();
-    let client = format!(
-        "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\n\
-         sasl.jaas.config={module}.plain.PlainLoginModule required \
-         username=\"relay\" password=\"s3cret\";\n\
-         ssl.truststore.type=PEM\nssl.truststore.location={}",
-        trusted.display(),
-    );
-    tokio::task::block_in_place(|| server.add_user("relay", "scr4m", &client));
+    tokio::task::block_in_place(|| secured.add_scram("scr4m"));
     let (name, wrong) = ("relay".to_owned(), "wr0ng".to_owned());
     let plain = |password: &str| KafkaCredentials::Plain {
         name: name.clone(),

@@ -40,6 +40,8 @@ pub use faketime::{faketime, faketime_file};
 pub use faults::FaultProxy;
 pub use haproxy::HaProxy;
 pub use kafka::Kafka;
+#[cfg(feature = "harness")]
+pub use kafka::SecuredKafka;
 pub use nats::Nats;
 pub use pgbouncer::PgBouncer;
 pub use port::Port;

@@ -12,6 +12,12 @@ use super::process::{Process, User, listening, run, wait_until};
 use super::programs::{program, tool};
 use crate::skipped;
 
+#[cfg(feature = "harness")]
+mod secured;
+
+#[cfg(feature = "harness")]
+pub use secured::SecuredKafka;
+
 /// The line by which a server says that it takes clients.
 const READY: &str = "Kafka Server started";
 
