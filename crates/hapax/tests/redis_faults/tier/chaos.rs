@@ -15,7 +15,7 @@ use crate::campaign::STUCK;
 /// Answers between two events, at most.
 const BETWEEN_MAX: usize = 60;
 /// One event in so many is an outage. After it the copies are not read for a while.
-const OUTAGE_IN: usize = 50;
+const OUTAGE_IN: usize = 12;
 
 /// What happens to copies.
 const TO_COPIES: [&str; 6] = [
