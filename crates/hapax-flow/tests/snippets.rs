@@ -12,8 +12,9 @@ use std::time::Duration;
 use hapax::outbox::Message;
 use hapax::{Hapax, Key, Operation};
 use hapax_flow::consume::{
-    KafkaServers, KafkaSource, KafkaSourceOptions, NatsSource, NatsSourceOptions, RabbitId,
-    RabbitServers, RabbitSourceOptions, RabbitTime, RedisStreamOptions, RedisStreamSource, Source,
+    KafkaPipe, KafkaPipeOptions, KafkaServers, KafkaSource, KafkaSourceOptions, NatsSource,
+    NatsSourceOptions, RabbitId, RabbitServers, RabbitSourceOptions, RabbitTime,
+    RedisStreamOptions, RedisStreamSource, Source,
 };
 use serde::Deserialize;
 use sqlx::{PgPool, Postgres, Transaction};
@@ -95,4 +96,16 @@ fn from_rabbitmq() {
     let mut options = RabbitSourceOptions::new(RabbitServers::new(["amqp://shop:word@rabbit.internal/shop"]), "orders");
     options.id = RabbitId::MessageId;          // of a producer that sends no CloudEvents; or Header("x-order-id")
     options.time = RabbitTime::Timestamp;      // the property, if the producer writes it
+}
+
+#[rustfmt::skip]
+async fn from_kafka_to_kafka(stop: CancellationToken) -> Result<(), BoxError> {
+    let servers = KafkaServers::new(["k1:9092", "k2:9092"]);
+    let pipe = KafkaPipe::new(KafkaPipeOptions::new(servers, "shipping", ["orders"]))?;
+    pipe.run(stop, async |order: Received| {
+        let key = order.key.clone().ok_or("an order without a key")?;
+        let shipment = Message::new("shipments", key, order.payload.clone());
+        Ok::<_, BoxError>(vec![order.causes("shipped", shipment)])
+    }).await;
+    Ok(())
 }

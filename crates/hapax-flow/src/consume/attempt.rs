@@ -327,7 +327,7 @@ async fn handle<D: Database>(
     }
 }
 
-fn said(panic: &(dyn std::any::Any + Send)) -> &str {
+pub(super) fn said(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("without a text")

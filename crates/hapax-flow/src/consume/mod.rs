@@ -34,13 +34,14 @@
 //! | elsewhere, such as a mail or a charge | a message and an [`Operation`](hapax::Operation): [`once`](Sourced::once) | that of the mode of the operation |
 //!
 //! `run` is the life of a consumer, `attempt` one transaction, `backlog` what is tried again;
-//! `outside` is the other kind of consumer.
+//! `outside` is the other kind of consumer. `pipe` is from Kafka to Kafka, without a database.
 
 mod attempt;
 mod backlog;
 mod consumer;
 mod metrics;
 mod outside;
+mod pipe;
 mod postgres;
 mod progress;
 mod received;
@@ -53,6 +54,7 @@ pub use hapax::inbox::Window;
 
 pub use consumer::{ByOnce, Consumer, Handled, HandledOnce, InDatabase, Sourced, StartError};
 pub use metrics::metrics;
+pub use pipe::{KafkaPipe, KafkaPipeOptions};
 pub use postgres::{PostgresDatabase, PostgresTransaction};
 pub use progress::{Counts, Progress};
 pub use received::Received;

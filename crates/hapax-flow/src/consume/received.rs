@@ -59,11 +59,7 @@ impl Received {
     }
 
     /// Emits a message that follows from this one, in the transaction of its effect, and returns
-    /// its id.
-    ///
-    /// The id is made of this message's, of the consumer and of `step`, so that handling this
-    /// message again emits the same message again. It names this message as its cause, and carries
-    /// the same correlation id and trace.
+    /// its id. It is what [`causes`](Received::causes) makes of it.
     ///
     /// # Errors
     ///
@@ -74,6 +70,15 @@ impl Received {
         step: &str,
         message: Message,
     ) -> Result<MessageId, EmitError<S::Error>> {
+        emit(session, self.causes(step, message)).await
+    }
+
+    /// A message that follows from this one.
+    ///
+    /// Its id is made of this message's, of the consumer and of `step`, so that handling this
+    /// message again makes the same message again. It names this message as its cause, and carries
+    /// the same correlation id and trace.
+    pub fn causes(&self, step: &str, message: Message) -> Message {
         let given = |of_event, name| self.header(of_event).or_else(|| self.header(name));
         let correlation = given("ce-correlationid", headers::CORRELATION_ID);
         let mut message = message
@@ -92,7 +97,7 @@ impl Received {
                     given("ce-tracestate", headers::TRACESTATE),
                 );
         }
-        emit(session, message).await
+        message
     }
 
     /// What tells messages of one order from others: topic and key.

@@ -1,10 +1,13 @@
 //! The client of Kafka. Nothing else knows it: destination and source use what is here.
 //!
-//! `writer` writes batches in transactions and knows what it has written; `reader` is a member of a
-//! group; `asked` is what a cluster tells about topics and groups.
+//! `transaction` is what Kafka takes all or none of; `writer` writes so and knows what it has
+//! written; `reader` is a member of a group; `carrier` is a member that writes what it made of what
+//! it read; `asked` is what a cluster tells about topics and groups.
 
 mod asked;
+mod carrier;
 mod reader;
+mod transaction;
 mod writer;
 
 use std::fmt;
@@ -18,8 +21,10 @@ use krafka::{Kafka, KrafkaError};
 pub(crate) use krafka::ConsumerRecord as Fetched;
 
 pub(crate) use asked::Asked;
+pub(crate) use carrier::{Batch, Carrier, CarrierOptions};
 pub(crate) use reader::{Reader, ReaderOptions, Tag};
-pub(crate) use writer::{Entry, Fault, Trouble, Writer, WriterOptions};
+pub(crate) use transaction::{Entry, Fault, Trouble};
+pub(crate) use writer::{Writer, WriterOptions};
 
 /// The servers of Kafka and who one is there.
 #[derive(Clone, Debug)]

@@ -133,17 +133,22 @@ impl Kafka {
                 "{topic:?} is a topic of the relay's or of Kafka's own"
             ));
         }
-        let (headers, payload) = self.options.events.wrap_plainly(message, PREFIX);
-        Ok(Entry {
-            id: message.id,
-            topic,
-            key: message.key.clone(),
-            headers: headers
-                .into_iter()
-                .map(|(name, value)| (name.into_owned(), value.into_owned()))
-                .collect(),
-            payload,
-        })
+        Ok(entry_of(&self.options.events, message, topic))
+    }
+}
+
+/// What is written to a topic of a message.
+pub(crate) fn entry_of(events: &CloudEvents, message: &Envelope, topic: String) -> Entry {
+    let (headers, payload) = events.wrap_plainly(message, PREFIX);
+    Entry {
+        id: message.id,
+        topic,
+        key: message.key.clone(),
+        headers: headers
+            .into_iter()
+            .map(|(name, value)| (name.into_owned(), value.into_owned()))
+            .collect(),
+        payload,
     }
 }
 

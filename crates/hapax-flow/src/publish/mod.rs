@@ -21,6 +21,7 @@ pub use crate::nats::{NatsCredentials, NatsError, NatsServers};
 pub use crate::rabbitmq::{RabbitError, RabbitServers};
 pub use crate::redis::{RedisError, RedisServer};
 pub use hapax_core::flow::{Envelope, Outage, Verdict};
+pub(crate) use kafka::entry_of;
 pub use kafka::{Kafka, KafkaOptions};
 pub use nats::{Nats, NatsOptions};
 pub use null::Null;

@@ -5,6 +5,7 @@
 //! Consumers die between the commit and the acknowledgement. Orders, and what was shipped for each,
 //! are counted in tables of the test's own, without a constraint.
 
+mod picture;
 mod place;
 
 use std::collections::BTreeMap;
@@ -77,8 +78,10 @@ async fn each_corner_keeps_out_what_the_others_let_through() {
     ] {
         let harm = storm(postgres, &nats, name, corners).await;
         hapax_testkit::report!("ablation: {name}: {harm:?}");
-        harms.push(harm);
+        harms.push((name, harm));
     }
+    picture::draw(&harms);
+    let harms: Vec<Harm> = harms.into_iter().map(|(_, harm)| harm).collect();
     let [none, no_key, no_outbox, no_receipts] = harms.try_into().expect("four storms");
     assert_eq!(none, Harm::default());
     assert!(

@@ -52,7 +52,7 @@ async fn start() -> Option<Topic> {
     Some(Topic::make(None, bootstrap, &[]).await)
 }
 
-async fn mortal() -> Option<Topic> {
+pub(crate) async fn mortal() -> Option<Topic> {
     let own = servers::Kafka::start(LARGE)?;
     let bootstrap = own.bootstrap();
     Some(Topic::make(Some(own), bootstrap, &[]).await)
@@ -72,21 +72,36 @@ impl Topic {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name: &'static str = Box::leak(format!("orders-{number}").into_boxed_str());
+        let topic = Topic {
+            own,
+            bootstrap,
+            name,
+        };
+        topic.create(name, settings).await;
+        topic
+    }
+
+    pub(crate) async fn create(&self, name: &str, settings: &[(&str, &str)]) {
         let mut topic = NewTopic::new(name, 4, 1).unwrap();
         for (setting, value) in settings {
             topic = topic.with_config(*setting, *value);
         }
-        let client = Client::builder(&bootstrap).connect().await.unwrap();
+        let client = Client::builder(&self.bootstrap).connect().await.unwrap();
         let admin = client.admin();
         let made = admin.create_topics([topic], CreateTopicsOptions::default());
         for made in made.await.unwrap().into_values() {
             made.unwrap();
         }
-        Topic {
-            own,
-            bootstrap,
-            name,
-        }
+    }
+
+    /// What Java reads under `read_committed`: of each message its headers and its payload.
+    pub(crate) fn read_by_java(&self, topic: &str, expected: usize) -> Vec<String> {
+        let own = self.own.as_ref().unwrap();
+        tokio::task::block_in_place(|| own.read_by_java(topic, expected))
+    }
+
+    pub(crate) fn servers(&self) -> KafkaServers {
+        KafkaServers::new([self.bootstrap.as_str()])
     }
 
     /// Writes messages as the destination does, in one transaction.
@@ -119,8 +134,7 @@ impl Topic {
     }
 
     fn options(&self) -> KafkaSourceOptions {
-        let servers = KafkaServers::new([self.bootstrap.as_str()]);
-        KafkaSourceOptions::new(servers, self.name, [self.name])
+        KafkaSourceOptions::new(self.servers(), self.name, [self.name])
     }
 }
 

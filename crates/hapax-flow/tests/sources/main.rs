@@ -42,6 +42,7 @@ mod kafka;
 #[path = "../publishers/messages.rs"]
 mod messages;
 mod nats;
+mod pipe;
 mod rabbitmq;
 mod redis;
 mod storm;

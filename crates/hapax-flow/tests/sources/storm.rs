@@ -53,7 +53,7 @@ pub(crate) use storm;
 
 /// Where a member ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
+pub(crate) enum Step {
     Received,
     ReceiptWritten,
     EffectWritten,
@@ -90,6 +90,11 @@ impl Fate {
             std::process::abort();
         }
     }
+}
+
+/// Ends this process at a step, if it is time.
+pub(crate) fn pass(step: Step) {
+    FATE.pass(step);
 }
 
 static FATE: std::sync::LazyLock<Fate> = std::sync::LazyLock::new(Fate::from_env);
@@ -171,6 +176,12 @@ async fn member(source: impl Source) {
         ))
         .handle(write_effects);
     let progress = consumer.progress();
+    consumer.run(told_to_stop()).await.expect("it starts");
+    announce(format!("duplicates {}", progress.counts().duplicates));
+}
+
+/// Is cancelled when the parent says so. When the parent ends, so does this process.
+pub(crate) fn told_to_stop() -> CancellationToken {
     let stop = CancellationToken::new();
     std::thread::spawn({
         let stop = stop.clone();
@@ -179,8 +190,7 @@ async fn member(source: impl Source) {
             None => std::process::exit(0),
         }
     });
-    consumer.run(stop).await.expect("it starts");
-    announce(format!("duplicates {}", progress.counts().duplicates));
+    stop
 }
 
 async fn write_effects(batch: &[Received], tx: &mut PostgresTransaction) -> Result<(), BoxError> {
@@ -195,10 +205,10 @@ async fn write_effects(batch: &[Received], tx: &mut PostgresTransaction) -> Resu
 
 /// What truly happened.
 #[derive(Default)]
-struct Faults {
-    kills: usize,
-    stops: usize,
-    broker_kills: usize,
+pub(crate) struct Faults {
+    pub(crate) kills: usize,
+    pub(crate) stops: usize,
+    pub(crate) broker_kills: usize,
     ends: BTreeMap<Step, usize>,
 }
 
@@ -242,17 +252,40 @@ impl Progress {
 }
 
 /// The consumers, which are begun again whenever they end.
-struct Members<'a> {
+pub(crate) struct Members<'a> {
     test: &'a str,
     /// A member ends before it has passed its step so often.
     passes_max: usize,
     envs: Vec<(&'static str, String)>,
     children: Vec<(Child, Option<Step>)>,
     random: Random,
-    faults: Faults,
+    strikes: usize,
+    pub(crate) faults: Faults,
 }
 
-impl Members<'_> {
+impl<'a> Members<'a> {
+    /// So many members, each of which will end at some step.
+    pub(crate) fn begin(
+        test: &'a str,
+        envs: Vec<(&'static str, String)>,
+        passes_max: usize,
+        random: Random,
+    ) -> Members<'a> {
+        let mut members = Members {
+            test,
+            passes_max,
+            envs,
+            children: Vec::new(),
+            random,
+            strikes: 0,
+            faults: Faults::default(),
+        };
+        for _ in 0..MEMBERS {
+            members.spawn(false);
+        }
+        members
+    }
+
     /// A member that will end at some step, or, if `is_last`, at none.
     fn spawn(&mut self, is_last: bool) {
         let step = self.random.below(STEPS.len());
@@ -272,7 +305,7 @@ impl Members<'_> {
     }
 
     /// Begins members again that have ended.
-    fn replace_ended(&mut self) {
+    pub(crate) fn replace_ended(&mut self) {
         for place in (0..self.children.len()).rev() {
             let (child, step) = &mut self.children[place];
             if child.has_ended() {
@@ -285,9 +318,17 @@ impl Members<'_> {
         }
     }
 
-    fn strike(&mut self, broker: &mut impl Mortal) {
+    pub(crate) fn strike(&mut self, broker: &mut impl Mortal) {
         let victim = self.random.below(self.children.len());
-        match self.random.below(8) {
+        // Each kind at least once, and then as it comes.
+        self.strikes += 1;
+        let kind = match self.strikes {
+            1 => 0,
+            2 => 7,
+            3 => 3,
+            _ => self.random.below(8),
+        };
+        match kind {
             0..=2 => {
                 self.children[victim].0.kill();
                 self.children.remove(victim);
@@ -328,17 +369,8 @@ async fn storm_over<B: Remote>(test: &str, postgres: &Postgres, mut broker: B) {
     let began = Instant::now();
     let mut envs = broker.envs();
     envs.push(("STORM_DATABASE", url));
-    let mut members = Members {
-        test,
-        passes_max: if is_full { 100 } else { 10 },
-        envs,
-        children: Vec::new(),
-        random,
-        faults: Faults::default(),
-    };
-    for _ in 0..MEMBERS {
-        members.spawn(false);
-    }
+    let passes_max = if is_full { 100 } else { 10 };
+    let mut members = Members::begin(test, envs, passes_max, random);
     let chunks = if is_full { 120 } else { 12 };
     for chunk in published.chunks(published.len().div_ceil(chunks)) {
         broker.publish(chunk).await;
@@ -382,7 +414,7 @@ async fn storm_over<B: Remote>(test: &str, postgres: &Postgres, mut broker: B) {
 }
 
 /// Ends the others, and has a member of its own take all that is left.
-async fn finish<B: Remote>(members: &mut Members<'_>, broker: &B) -> u64 {
+pub(crate) async fn finish<B: Remote>(members: &mut Members<'_>, broker: &B) -> u64 {
     members.children.clear();
     members.spawn(true);
     let mut source = broker.source(ACK_TIME);
@@ -409,7 +441,7 @@ async fn finish<B: Remote>(members: &mut Members<'_>, broker: &B) -> u64 {
 }
 
 /// Each message one to ten times, mixed with those around it.
-fn deliveries(topic: &str, count: u64, random: &mut Random) -> Vec<Envelope> {
+pub(crate) fn deliveries(topic: &str, count: u64, random: &mut Random) -> Vec<Envelope> {
     let mut all: Vec<Envelope> = (0..count)
         .flat_map(|number| {
             let key = format!("k-{}", number as usize % KEYS);

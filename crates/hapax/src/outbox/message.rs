@@ -1,7 +1,10 @@
 //! What a caller emits.
 
 use bytes::Bytes;
-use hapax_core::flow::{EnvelopeError, MessageId, check, headers};
+use hapax_core::flow::{Envelope, EnvelopeError, MessageId, check, headers};
+use hapax_core::time::Timestamp;
+
+use super::new_id;
 
 /// A message to emit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +108,28 @@ impl Message {
     /// Whether it has a header of this name.
     pub fn has_header(&self, name: &str) -> bool {
         self.headers.iter().any(|(given, _)| given == name)
+    }
+
+    /// The message as it is published, where there is no outbox to emit it to.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn into_envelope(self, at: Timestamp) -> Result<Envelope, EnvelopeError> {
+        self.check()?;
+        let mut headers = self.headers;
+        headers.sort();
+        Ok(Envelope {
+            sequence: 0,
+            id: self.id.unwrap_or_else(new_id),
+            at,
+            topic: self.topic,
+            key: self.key,
+            ordered: self.ordered,
+            version: self.version,
+            headers,
+            payload: self.payload,
+        })
     }
 
     pub(super) fn own_id(&self) -> Option<MessageId> {

@@ -62,9 +62,7 @@ pub async fn emit<S: Session>(
     session: &mut S,
     message: Message,
 ) -> Result<MessageId, EmitError<S::Error>> {
-    let id = message
-        .own_id()
-        .unwrap_or_else(|| MessageId::from_bytes(uuid::Uuid::now_v7().into_bytes()));
+    let id = message.own_id().unwrap_or_else(new_id);
     write(session, &message, id).await?;
     Ok(id)
 }
@@ -79,11 +77,9 @@ pub async fn emit_all<S: Session>(
     session: &mut S,
     messages: impl IntoIterator<Item = Message>,
 ) -> Result<Vec<MessageId>, EmitError<S::Error>> {
-    let messages = messages.into_iter().map(|message| {
-        let id = message.own_id();
-        let id = id.unwrap_or_else(|| MessageId::from_bytes(uuid::Uuid::now_v7().into_bytes()));
-        (id, message)
-    });
+    let messages = messages
+        .into_iter()
+        .map(|message| (message.own_id().unwrap_or_else(new_id), message));
     write_all(session, messages.collect()).await
 }
 
@@ -179,6 +175,11 @@ async fn write_all<S: Session>(
         write(session, message, *id).await?;
     }
     Ok(ids)
+}
+
+/// An id that nothing else has.
+fn new_id() -> MessageId {
+    MessageId::from_bytes(uuid::Uuid::now_v7().into_bytes())
 }
 
 async fn write<S: Session>(

@@ -185,7 +185,7 @@ impl Source for KafkaSource {
     }
 }
 
-fn incoming(record: Fetched, id_header: Option<&str>) -> Incoming {
+pub(in crate::consume) fn incoming(record: Fetched, id_header: Option<&str>) -> Incoming {
     let text = |bytes: Bytes| String::from_utf8_lossy(&bytes).into_owned();
     let headers = record.headers.iter().map(|(name, value)| {
         let value = value.clone().map_or_else(String::new, text);

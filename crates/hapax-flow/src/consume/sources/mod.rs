@@ -1,6 +1,6 @@
 //! Sources of messages, a file for each broker.
 
-mod kafka;
+pub(super) mod kafka;
 mod nats;
 mod rabbitmq;
 mod redis;
