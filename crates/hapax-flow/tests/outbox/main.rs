@@ -7,6 +7,7 @@ mod emit;
 mod failures;
 mod kafka;
 mod naive;
+mod outage;
 mod place;
 mod sqlite;
 mod storm;

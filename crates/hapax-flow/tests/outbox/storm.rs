@@ -264,7 +264,7 @@ fn find_active(relays: &mut [Child]) -> usize {
     }
 }
 
-async fn make_stream(nats: &servers::Nats) {
+pub(crate) async fn make_stream(nats: &servers::Nats) {
     let client = async_nats::connect(nats.url()).await.expect("a connection");
     let config = async_nats::jetstream::stream::Config {
         name: "STORM".into(),
@@ -277,7 +277,7 @@ async fn make_stream(nats: &servers::Nats) {
 }
 
 /// The id and key of each message in the stream, in its order, once every committed one is there.
-async fn read_stream(
+pub(crate) async fn read_stream(
     nats: &servers::Nats,
     committed: &HashSet<uuid::Uuid>,
 ) -> Vec<(uuid::Uuid, String)> {
