@@ -1,5 +1,6 @@
 //! RabbitMQ, with a real server.
 
+use std::net::SocketAddr;
 use std::sync::MutexGuard;
 
 use hapax_flow::publish::RabbitServers;
@@ -13,6 +14,9 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use super::destination::{Arrived, Destination, LIMIT, Mortal, Refusing};
 use super::messages::{batch, message};
@@ -412,8 +416,8 @@ async fn tls_is_spoken_with_those_whom_the_relay_trusts() {
 }
 
 /// Speaks TLS in front of a server that does not.
-async fn in_front_of(server: std::net::SocketAddr, authority: &Authority) -> std::net::SocketAddr {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+async fn in_front_of(server: SocketAddr, authority: &Authority) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let acceptor = tokio_rustls::TlsAcceptor::from(authority.issue().server(&[]));
     tokio::spawn(async move {
@@ -421,10 +425,87 @@ async fn in_front_of(server: std::net::SocketAddr, authority: &Authority) -> std
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
                 let mut client = acceptor.accept(client).await?;
-                let mut server = tokio::net::TcpStream::connect(server).await?;
+                let mut server = TcpStream::connect(server).await?;
                 tokio::io::copy_bidirectional(&mut client, &mut server).await
             });
         }
     });
     address
+}
+
+/// A way to a server that can be closed: then it takes nothing more from clients, and keeps their
+/// connections.
+struct Gate {
+    address: SocketAddr,
+    is_open: watch::Sender<bool>,
+    /// Connections that clients have ended.
+    ended: watch::Receiver<usize>,
+}
+
+impl Gate {
+    async fn before(server: SocketAddr) -> Gate {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (is_open, opened) = watch::channel(true);
+        let (ending, ended) = watch::channel(0);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (ending, mut opened) = (ending.clone(), opened.clone());
+                tokio::spawn(async move {
+                    let (mut answers, mut requests) =
+                        TcpStream::connect(server).await.unwrap().into_split();
+                    let (mut client, mut asking) = client.into_split();
+                    tokio::spawn(async move { tokio::io::copy(&mut answers, &mut asking).await });
+                    let mut bytes = vec![0; 64 << 10];
+                    loop {
+                        opened.wait_for(|is_open| *is_open).await.unwrap();
+                        match client.read(&mut bytes).await {
+                            Ok(0) | Err(_) => break ending.send_modify(|ended| *ended += 1),
+                            Ok(read) => requests.write_all(&bytes[..read]).await.unwrap(),
+                        }
+                    }
+                });
+            }
+        });
+        Gate {
+            address,
+            is_open,
+            ended,
+        }
+    }
+}
+
+/// It would arrive after what was published in the meantime, and so out of order.
+#[tokio::test]
+async fn what_waits_when_the_connection_is_given_up_is_never_sent_later() {
+    let Some(queue) = start().await else { return };
+    let (_, behind) = queue.url.rsplit_once('@').unwrap();
+    let (address, virtual_host) = behind.split_once('/').unwrap();
+    let mut gate = Gate::before(address.parse().unwrap()).await;
+    let publisher = queue.with(|options| {
+        options.servers.urls = vec![format!(
+            "amqp://guest:guest@{}/{virtual_host}",
+            gate.address
+        )];
+    });
+    publisher.publish(&batch("orders", 0, 1, 1)).await.unwrap();
+    gate.is_open.send_replace(false);
+    // More than fits into the buffers of the sockets, so that most of it stays in the client.
+    let mut stuck = batch("orders", 1, 64, 64);
+    for message in &mut stuck {
+        message.payload = vec![0; 1 << 20].into();
+    }
+    let outage = publisher.publish(&stuck).await.unwrap_err();
+    assert!(outage.reason.contains("does not answer"), "{outage}");
+    gate.is_open.send_replace(true);
+    let later = batch("orders", 1000, 100, 100);
+    let verdicts = publisher.publish(&later).await.unwrap();
+    assert!(verdicts.iter().all(Verdict::is_accepted), "{verdicts:?}");
+    let given_up = gate.ended.wait_for(|ended| *ended == 1);
+    tokio::time::timeout(LIMIT, given_up)
+        .await
+        .expect("the connection that was given up has ended")
+        .unwrap();
+    let arrived = queue.messages().await.len();
+    assert!(arrived < 101 + stuck.len() / 2, "{arrived}");
 }
