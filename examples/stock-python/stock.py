@@ -28,7 +28,8 @@ async def main():
     while not stop.is_set():
         try:
             messages = await orders.fetch(100, timeout=1)
-        except nats.errors.TimeoutError:
+        # The error of this name that the client has is one of these, and now and then it raises a plain one.
+        except asyncio.TimeoutError:
             continue
         for message in messages:
             await take(database, message)
