@@ -374,3 +374,93 @@ fn envelope(head: &Head, operation_ids: &OperationIds) -> Envelope {
 fn now() -> Timestamp {
     Timestamp::from_system_time(SystemTime::now())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use hapax::BoxError;
+    use hapax::core::operation::Secret;
+    use hapax_flow::publish::{Outage, Reply};
+
+    use super::*;
+
+    /// Counts requests, and answers the first ones with a failure.
+    #[derive(Default)]
+    struct Receiver {
+        asked: AtomicUsize,
+        failures: usize,
+    }
+
+    impl Publisher for Receiver {
+        fn publish<'a>(&'a self, batch: &'a [Envelope]) -> Reply<'a, Result<Vec<Verdict>, Outage>> {
+            let asked = self.asked.fetch_add(batch.len(), Ordering::SeqCst);
+            let verdict = match asked < self.failures {
+                true => Verdict::Failed("not now".to_owned()),
+                false => Verdict::ACCEPTED,
+            };
+            Box::pin(async move { Ok(vec![verdict]) })
+        }
+    }
+
+    fn teller(hapax: &Hapax, receiver: &Arc<Receiver>) -> Teller {
+        Teller {
+            on_unknown: OnUnknown {
+                receiver: receiver.clone(),
+                hapax: hapax.clone(),
+                metrics: Metrics::new(),
+                operation_ids: OperationIds::new(Secret::from_bytes([7; 32]), now()),
+                is_meant: Box::new(|_| true),
+            },
+            hints: mpsc::channel(1).1,
+            waiting: VecDeque::new(),
+            known: HashMap::new(),
+            failures: 0,
+        }
+    }
+
+    async fn lose(hapax: &Hapax, key: &str) {
+        let once = hapax.once("charge");
+        let work = async |_| Err::<Bytes, BoxError>("the connection broke".into());
+        assert!(once.run(key, "", work).await.is_err());
+    }
+
+    /// Looks through the store and sends all that waits.
+    async fn turn(teller: &mut Teller) {
+        teller.look().await;
+        while let Some(id) = teller.waiting.pop_front() {
+            if let Told::Failed(reason) = teller.tell(id).await {
+                teller.failed(id, &reason);
+                break;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_record_is_told_about_once_however_often_the_store_is_looked_through() {
+        let (hapax, receiver) = (Hapax::memory(), Arc::new(Receiver::default()));
+        let mut teller = teller(&hapax, &receiver);
+        lose(&hapax, "order-17").await;
+        for _ in 0..3 {
+            turn(&mut teller).await;
+        }
+        lose(&hapax, "order-18").await;
+        turn(&mut teller).await;
+        assert_eq!(receiver.asked.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn what_the_receiver_did_not_take_is_told_again() {
+        let failing = Receiver {
+            failures: 2,
+            ..Receiver::default()
+        };
+        let (hapax, receiver) = (Hapax::memory(), Arc::new(failing));
+        let mut teller = teller(&hapax, &receiver);
+        lose(&hapax, "order-17").await;
+        for _ in 0..5 {
+            turn(&mut teller).await;
+        }
+        assert_eq!(receiver.asked.load(Ordering::SeqCst), 3);
+    }
+}
