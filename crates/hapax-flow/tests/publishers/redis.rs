@@ -5,7 +5,7 @@ use std::time::Duration;
 use hapax_flow::publish::{
     Envelope, Outage, Publisher, RedisOptions, RedisStreams, RedisTrim, Verdict,
 };
-use hapax_testkit::servers::{Redis as Server, RedisProgram};
+use hapax_testkit::servers::{Redis as Server, RedisProgram, SecuredRedis};
 use redis::FromRedisValue;
 
 use super::destination::{Arrived, Destination, LIMIT, Mortal, assert_once};
@@ -270,4 +270,24 @@ async fn valkey_takes_messages_too() {
     publisher.take_place("to-valkey").await.unwrap();
     publisher.publish(&sent).await.unwrap();
     assert_once(&sent, &valkey.arrived().await);
+}
+
+#[tokio::test]
+async fn tls_is_spoken_with_those_whom_the_relay_trusts() {
+    let Some(redis) = SecuredRedis::start(&ON_DISK) else {
+        return;
+    };
+    let publisher = |ca_file| {
+        let mut options = RedisOptions::new(redis.url());
+        options.server.ca_file = Some(ca_file);
+        options.server.timeout = LIMIT;
+        RedisStreams::new(options).unwrap()
+    };
+    let sent = batch("orders", 0, 10, 3);
+    let verdicts = publisher(redis.authority()).publish(&sent).await.unwrap();
+    assert!(verdicts.iter().all(Verdict::is_accepted), "{verdicts:?}");
+    let outage = publisher(redis.other_authority()).publish(&sent).await;
+    let said = format!("{outage:?}");
+    assert!(outage.is_err() && !said.contains("s3cret"), "{said}");
+    assert_eq!(redis.server().cli(&["XLEN", "orders"]).trim(), "10");
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hapax_flow::consume::{RedisId, RedisStreamOptions, RedisStreamSource, Retention, Source};
 use hapax_flow::publish::{Envelope, Publisher, RedisOptions, RedisStreams, Verdict};
-use hapax_testkit::servers::Redis as Server;
+use hapax_testkit::servers::{Redis as Server, SecuredRedis};
 
 use super::broker::{Broker, Mortal};
 use super::messages::batch;
@@ -189,4 +189,23 @@ async fn a_wrong_password_is_an_outage_that_does_not_tell_it() {
         assert!(outage.reason.contains("password"), "{outage}");
         assert!(!outage.reason.contains("secret"), "{outage}");
     }
+}
+
+#[tokio::test]
+async fn tls_is_spoken_with_those_whom_the_consumer_trusts() {
+    let Some(redis) = SecuredRedis::start(&[]) else {
+        return;
+    };
+    let publisher = RedisStreams::new(RedisOptions::new(redis.server().url())).unwrap();
+    publisher.publish(&batch("orders", 0, 1, 1)).await.unwrap();
+    let source = |ca_file| {
+        let mut options = options(&redis.url(), ACK_TIME);
+        options.server.ca_file = Some(ca_file);
+        RedisStreamSource::new(options).unwrap()
+    };
+    let received = source(redis.authority()).receive(1).await.unwrap();
+    assert_eq!(received.len(), 1);
+    let outage = source(redis.other_authority()).receive(1).await;
+    let said = format!("{outage:?}");
+    assert!(outage.is_err() && !said.contains("s3cret"), "{said}");
 }

@@ -11,6 +11,7 @@ mod keys;
 mod outage;
 mod refused;
 mod serve;
+mod tls;
 
 use std::process::Command;
 

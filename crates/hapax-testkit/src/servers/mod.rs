@@ -47,4 +47,6 @@ pub use pgbouncer::PgBouncer;
 pub use port::Port;
 pub use postgres::Postgres;
 pub use rabbitmq::RabbitMq;
+#[cfg(feature = "harness")]
+pub use redis::SecuredRedis;
 pub use redis::{Redis, RedisCluster, RedisProgram, RedisSentinel};

@@ -28,6 +28,10 @@ mod on_redis {
     hapax_contract::__store_contract_cases! { [tests] [super::one_server] }
 }
 
+mod on_the_oldest_redis {
+    hapax_contract::__store_contract_cases! { [tests] [super::oldest_redis] }
+}
+
 mod on_valkey {
     hapax_contract::__store_contract_cases! { [tests] [super::one_valkey] }
 }
@@ -44,11 +48,23 @@ async fn one_server() -> Option<Bench> {
     Some(place::shared_bench(&servers::Redis::shared()?.url()).await)
 }
 
+async fn oldest_redis() -> Option<Bench> {
+    static OLDEST: OnceLock<Option<servers::Redis>> = OnceLock::new();
+    shared_by_tests(&OLDEST, RedisProgram::OldestRedis).await
+}
+
 async fn one_valkey() -> Option<Bench> {
     static VALKEY: OnceLock<Option<servers::Redis>> = OnceLock::new();
-    let start = || servers::Redis::start_with(RedisProgram::Valkey, &[], &[]);
-    let valkey = VALKEY.get_or_init(start).as_ref()?;
-    Some(place::shared_bench(&valkey.url()).await)
+    shared_by_tests(&VALKEY, RedisProgram::Valkey).await
+}
+
+async fn shared_by_tests(
+    server: &'static OnceLock<Option<servers::Redis>>,
+    program: RedisProgram,
+) -> Option<Bench> {
+    let start = || servers::Redis::start_with(program, &[], &[]);
+    let server = server.get_or_init(start).as_ref()?;
+    Some(place::shared_bench(&server.url()).await)
 }
 
 async fn sentinels() -> Option<Bench> {

@@ -2,11 +2,15 @@
 
 mod cluster;
 mod protocol;
+#[cfg(feature = "harness")]
+mod secured;
 mod sentinel;
 mod server;
 mod slots;
 
 pub use cluster::RedisCluster;
+#[cfg(feature = "harness")]
+pub use secured::SecuredRedis;
 pub use sentinel::RedisSentinel;
 pub use server::{Redis, RedisProgram};
 

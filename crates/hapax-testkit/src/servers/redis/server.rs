@@ -31,6 +31,8 @@ const SETTINGS: &[(&str, &str)] = &[
 pub enum RedisProgram {
     /// `redis-server`.
     Redis,
+    /// The oldest that Hapax supports, 6.2, which `./check needs` puts beside the build.
+    OldestRedis,
     /// `valkey-server`, which `./check needs` puts beside the build.
     Valkey,
 }
@@ -39,6 +41,7 @@ impl RedisProgram {
     fn name(self) -> &'static str {
         match self {
             RedisProgram::Redis => "redis-server",
+            RedisProgram::OldestRedis => "redis-server-6.2",
             RedisProgram::Valkey => "valkey-server",
         }
     }
@@ -50,6 +53,9 @@ impl RedisProgram {
             skipped(match self {
                 RedisProgram::Redis => {
                     "there is no redis-server here (Debian: apt-get install redis-server)"
+                }
+                RedisProgram::OldestRedis => {
+                    "there is no redis-server-6.2 here (./check needs fetches it)"
                 }
                 RedisProgram::Valkey => "there is no valkey-server here (./check needs fetches it)",
             });
