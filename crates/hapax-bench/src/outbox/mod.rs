@@ -16,7 +16,7 @@ use crate::{Error, runtime};
 
 pub(crate) const COMMAND: Command = Command {
     name: "outbox",
-    help: "emit against the bare row; the relay to nowhere, to NATS, its delay and memory; an idle open transaction; pg-boss and graphile-worker",
+    help: "emit against the bare row; the relay to nowhere, to each broker, its delay and memory; an idle open transaction; pg-boss and graphile-worker",
     flags: &[
         Flag::new("--seconds", "3", "of each measurement in each round"),
         Flag::new("--rounds", "3", "repetitions, interleaved"),

@@ -14,12 +14,12 @@ local function is_outage(text)
         or string.find(text, '-OOM ', 1, true) or string.find(text, '-READONLY ', 1, true) or string.find(text, '-NOREPLICAS ', 1, true)
 end
 
-local trim = {}
+local trim
 if ARGV[2] == 'MAXLEN' then
-    trim = {'MAXLEN', '~', ARGV[3]}
+    trim = {'MAXLEN', ARGV[3]}
 elseif ARGV[2] == 'MINID' then
     local now = redis.call('TIME')
-    trim = {'MINID', '~', string.format('%.0f', math.max(0, now[1] * 1000 + math.floor(now[2] / 1000) - ARGV[3]))}
+    trim = {'MINID', string.format('%.0f', math.max(0, now[1] * 1000 + math.floor(now[2] / 1000) - ARGV[3]))}
 end
 
 local answers, is_stopped = {}, {}
@@ -29,11 +29,12 @@ while at <= #ARGV do
     if is_stopped[chain] then
         answers[#answers + 1] = ''
     else
-        local command = {'XADD', stream}
-        for _, word in ipairs(trim) do command[#command + 1] = word end
-        command[#command + 1] = '*'
-        for i = at + 3, at + 2 + count do command[#command + 1] = ARGV[i] end
-        local added = redis.pcall(unpack(command))
+        local added
+        if trim then
+            added = redis.pcall('XADD', stream, trim[1], '~', trim[2], '*', unpack(ARGV, at + 3, at + 2 + count))
+        else
+            added = redis.pcall('XADD', stream, '*', unpack(ARGV, at + 3, at + 2 + count))
+        end
         if type(added) == 'table' and added.err then
             -- The relay repeats the batch.
             if is_outage(added.err) then return added end
