@@ -22,13 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use futures_util::FutureExt as _;
 use hapax::BoxError;
 use hapax::outbox::{Message, MessageId};
 use hapax_core::flow::{Next, RetryPolicy, Verdict};
 use hapax_core::time::Timestamp;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::attempt::said;
@@ -37,14 +36,16 @@ use super::received::Received;
 use super::run::{Pause, random, wait_until};
 use super::sources::kafka::incoming;
 use crate::kafka::{
-    Batch, Carrier, CarrierOptions, Entry, Fault, Fetched, KafkaError, KafkaServers, Trouble,
-    check_name,
+    Carrier, CarrierOptions, Entry, Fault, Fetched, KafkaError, KafkaServers, Trouble, check_name,
 };
 use crate::publish::cloud_events::CloudEvents;
 use crate::publish::entry_of;
 
 /// How long a member waits for messages before it looks whether it is to stop.
 const WAIT: Duration = Duration::from_millis(200);
+
+/// Of a reason, so that it fits into a header.
+const REASON_CHARS_MAX: usize = 1000;
 
 /// How a [`KafkaPipe`] works.
 #[derive(Clone, Debug)]
@@ -57,24 +58,27 @@ pub struct KafkaPipeOptions {
     pub topics: Vec<String>,
     /// The topic of messages that cannot be handled, `GROUP.parked` by default. It must be there.
     pub parked: String,
-    /// The transactional id, which no other member has: made up by default. With a fixed one, such
-    /// as the name of the host, a member that begins again ends its transaction of before at once.
-    /// Otherwise readers wait for it until Kafka gives it up: four times
-    /// [`timeout`](KafkaPipeOptions::timeout), and at least 10 s.
-    pub member: String,
+    /// The name of this member, which no other member of the group has: made up by default. The
+    /// transactional id is `GROUP-MEMBER`. With a fixed one, such as the name of the host, a member
+    /// that begins again ends its transaction of before at once. Otherwise readers wait for it until
+    /// Kafka gives it up: four times [`timeout`](KafkaPipeOptions::timeout), and at least 10 s.
+    pub member: Option<String>,
     /// How the messages look that are written.
     pub events: CloudEvents,
     /// The header with the id of a message that is no CloudEvent. It must be the producer's.
     pub id_header: Option<String>,
     /// How often a message is tried before it is parked. The batch waits meanwhile.
     pub retry: RetryPolicy,
+    /// How long one try may take.
+    pub try_timeout: Duration,
     /// The most messages of one transaction.
     pub batch_max: usize,
     /// How long an answer of Kafka may take.
     pub timeout: Duration,
     /// A member that is silent for this long has died, and others get its messages.
     pub session: Duration,
-    /// How long a batch may take, before others get it too. What it makes of it is not written then.
+    /// How long this member may work before others get its messages; what it makes of them is not
+    /// written then. A batch that takes longer than a third of it is written in parts.
     pub patience: Duration,
 }
 
@@ -90,7 +94,7 @@ impl KafkaPipeOptions {
             servers,
             topics: topics.into_iter().map(Into::into).collect(),
             parked: format!("{group}.parked"),
-            member: format!("{group}-{}", uuid::Uuid::new_v4()),
+            member: None,
             group,
             events: CloudEvents::default(),
             id_header: None,
@@ -100,6 +104,7 @@ impl KafkaPipeOptions {
                 attempts_max: 5,
                 ..RetryPolicy::default()
             },
+            try_timeout: Duration::from_secs(20),
             batch_max: 500,
             timeout: Duration::from_secs(5),
             session: Duration::from_secs(10),
@@ -123,6 +128,7 @@ impl KafkaPipeOptions {
 pub struct KafkaPipe {
     options: KafkaPipeOptions,
     consumer: Arc<str>,
+    transactional_id: String,
     progress: Arc<Progress>,
 }
 
@@ -134,10 +140,8 @@ impl KafkaPipe {
     /// [`KafkaError`]: what is wrong with the options.
     pub fn new(options: KafkaPipeOptions) -> Result<KafkaPipe, KafkaError> {
         options.servers.check()?;
-        for name in [&options.group, &options.member] {
-            if name.is_empty() {
-                return Err(KafkaError::Name(name.clone()));
-            }
+        if options.group.is_empty() {
+            return Err(KafkaError::Name(options.group));
         }
         if options.topics.is_empty() {
             return Err(KafkaError::Topic(String::new(), "none is given"));
@@ -149,8 +153,15 @@ impl KafkaPipe {
             let reason = "what is parked there would be read again";
             return Err(KafkaError::Topic(options.parked, reason));
         }
+        let needed = longest(&options).saturating_mul(2);
+        if options.patience <= needed {
+            return Err(KafkaError::Patience(needed));
+        }
+        let made_up = || uuid::Uuid::new_v4().to_string();
+        let member = options.member.clone().unwrap_or_else(made_up);
         Ok(KafkaPipe {
             consumer: options.group.as_str().into(),
+            transactional_id: format!("{}-{member}", options.group),
             options,
             progress: Arc::default(),
         })
@@ -196,12 +207,14 @@ impl KafkaPipe {
         let mut worked = Ok(());
         while worked.is_ok() && !stop.is_cancelled() {
             worked = match carrier.receive(WAIT).await {
-                Ok(Some(batch)) => self.carry(&mut carrier, &batch, handler, stop).await,
-                Ok(None) => Ok(()),
+                Ok(read) if read.is_empty() => Ok(()),
+                Ok(read) => {
+                    let carried = self.carry(&mut carrier, &read, handler, stop).await;
+                    carried.inspect(|()| pause.reset())
+                }
                 Err(reason) => Err(reason),
             };
             if worked.is_ok() {
-                pause.reset();
                 self.progress.set_lag(carrier.lag().await);
             }
         }
@@ -209,11 +222,12 @@ impl KafkaPipe {
         worked
     }
 
-    /// Handles a batch and writes what was made of it.
+    /// Handles messages and writes what was made of them: in parts, if that takes long, or if it is
+    /// to stop. What is left then is the next member's.
     async fn carry<H, F, E>(
         &self,
         carrier: &mut Carrier,
-        batch: &Batch,
+        read: &[Fetched],
         handler: &H,
         stop: &CancellationToken,
     ) -> Result<(), String>
@@ -222,20 +236,24 @@ impl KafkaPipe {
         F: Future<Output = Result<Vec<Message>, E>> + Send,
         E: Into<BoxError>,
     {
-        let mut made = Vec::with_capacity(batch.records.len());
-        for record in &batch.records {
-            match self.handle(record, handler, stop).await {
-                Some(one) => made.push(one),
-                // It is to stop, and the batch is the next member's.
-                None => return Ok(()),
+        let (mut made, mut first) = (Vec::new(), 0);
+        let mut began = Instant::now();
+        for (place, record) in read.iter().enumerate() {
+            let handled = match stop.is_cancelled() {
+                true => None,
+                false => self.handle(record, handler, stop).await,
+            };
+            let Some(one) = handled else {
+                return self.write(carrier, &read[first..place], made).await;
+            };
+            made.push(one);
+            if began.elapsed() > self.options.patience / 3 {
+                let part = std::mem::take(&mut made);
+                self.write(carrier, &read[first..=place], part).await?;
+                (first, began) = (place + 1, Instant::now());
             }
         }
-        self.write(carrier, batch, &mut made).await?;
-        let parked = made.iter().filter(|made| made.is_parked).count();
-        add(&self.progress.parked, parked);
-        add(&self.progress.applied, made.len() - parked);
-        add(&self.progress.batches, 1);
-        Ok(())
+        self.write(carrier, &read[first..], made).await
     }
 
     /// Tries a message until something is made of it, or it is parked. `None`: not before the end.
@@ -255,16 +273,18 @@ impl KafkaPipe {
         let mut tries = 0;
         loop {
             let handled = AssertUnwindSafe(async { handler(message.clone()).await }).catch_unwind();
-            let made = match handled.await {
-                Ok(Ok(messages)) => self.entries(&message, messages),
-                Ok(Err(error)) => Err(error.into().to_string()),
-                Err(panic) => Err(format!("the handler panicked: {}", said(&*panic))),
+            let limit = self.options.try_timeout;
+            let made = match timeout(limit, handled).await {
+                Ok(Ok(Ok(messages))) => self.entries(&message, messages),
+                Ok(Ok(Err(error))) => Err(error.into().to_string()),
+                Ok(Err(panic)) => Err(format!("the handler panicked: {}", said(&*panic))),
+                Err(_) => Err(format!("the handler took longer than {limit:?}")),
             };
             let reason = match made {
                 Ok(entries) => {
                     return Some(Made {
                         entries,
-                        is_parked: false,
+                        parked: None,
                     });
                 }
                 Err(reason) => reason,
@@ -299,6 +319,10 @@ impl KafkaPipe {
                 let topic = &envelope.topic;
                 return Err(format!("a message for {topic} would be read again"));
             }
+            check_name(&envelope.topic).map_err(|reason| {
+                let topic = &envelope.topic;
+                format!("{topic:?} is no name of a topic of Kafka: {reason}")
+            })?;
             Ok(entry_of(
                 &self.options.events,
                 &envelope,
@@ -311,26 +335,28 @@ impl KafkaPipe {
     /// A message as it came, for the topic of those that cannot be handled.
     fn park(&self, record: &Fetched, reason: &str) -> Made {
         let from = format!("{}/{}/{}", record.topic, record.partition, record.offset);
-        let consumer = &*self.consumer;
-        tracing::error!(consumer, from, reason, "ALARM: a message was parked");
-        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
-        let mut headers: Vec<(String, String)> = record
-            .headers
-            .iter()
-            .map(|(name, value)| (name.clone(), value.as_ref().map(text).unwrap_or_default()))
-            .collect();
-        headers.push(("hapax-parked-reason".to_owned(), reason.to_owned()));
-        headers.push(("hapax-parked-from".to_owned(), from));
+        let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
+        let mut headers = record.headers.clone();
+        for (name, value) in [
+            ("hapax-parked-reason", &reason),
+            ("hapax-parked-from", &from),
+        ] {
+            headers.push((name.to_owned(), Some(value.clone().into())));
+        }
         let entry = Entry {
             id: MessageId::from_bytes([0; 16]),
             topic: self.options.parked.clone(),
-            key: record.key.as_ref().map(text),
+            key: record.key.clone(),
             headers,
-            payload: record.value.clone().unwrap_or_default(),
+            payload: record.value.clone(),
         };
         Made {
             entries: vec![entry],
-            is_parked: true,
+            parked: Some(Parked {
+                from,
+                reason,
+                is_bare: false,
+            }),
         }
     }
 
@@ -339,9 +365,12 @@ impl KafkaPipe {
     async fn write(
         &self,
         carrier: &mut Carrier,
-        batch: &Batch,
-        made: &mut [Made],
+        read: &[Fetched],
+        mut made: Vec<Made>,
     ) -> Result<(), String> {
+        if read.is_empty() {
+            return Ok(());
+        }
         let mut one_by_one = false;
         loop {
             let owners: Vec<usize> = made
@@ -350,8 +379,8 @@ impl KafkaPipe {
                 .flat_map(|(owner, made)| made.entries.iter().map(move |_| owner))
                 .collect();
             let entries: Vec<&Entry> = made.iter().flat_map(|made| &made.entries).collect();
-            let faults = match carrier.write(batch, &entries, one_by_one).await {
-                Ok(()) => return Ok(()),
+            let faults = match carrier.write(read, &entries, one_by_one).await {
+                Ok(()) => break,
                 Err(Trouble::Lost(reason)) => return Err(reason),
                 Err(Trouble::Entries(faults)) => faults,
             };
@@ -359,19 +388,34 @@ impl KafkaPipe {
             let are_alone = one_by_one || faults.len() == 1;
             one_by_one = true;
             for (place, fault) in faults {
-                let owner = owners[place];
-                match fault {
+                let (owner, reason) = match fault {
                     Fault::Failed(reason) => return Err(reason),
-                    Fault::TooLarge(_) if !are_alone => {}
-                    Fault::TooLarge(reason) | Fault::Refused(reason) if made[owner].is_parked => {
-                        return Err(format!("a message cannot even be parked: {reason}"));
+                    Fault::TooLarge(_) if !are_alone => continue,
+                    Fault::TooLarge(reason) | Fault::Refused(reason) => (owners[place], reason),
+                };
+                match &mut made[owner].parked {
+                    None => made[owner] = self.park(&read[owner], &reason),
+                    Some(parked) if !parked.is_bare => {
+                        parked.is_bare = true;
+                        made[owner].entries.iter_mut().for_each(strip);
                     }
-                    Fault::TooLarge(reason) | Fault::Refused(reason) => {
-                        made[owner] = self.park(&batch.records[owner], &reason);
-                    }
+                    Some(_) => return Err(format!("a message cannot even be parked: {reason}")),
                 }
             }
         }
+        self.count(&made);
+        Ok(())
+    }
+
+    fn count(&self, made: &[Made]) {
+        let consumer = &*self.consumer;
+        let parked: Vec<&Parked> = made.iter().filter_map(|one| one.parked.as_ref()).collect();
+        for Parked { from, reason, .. } in &parked {
+            tracing::error!(consumer, from, reason, "ALARM: a message was parked");
+        }
+        add(&self.progress.parked, parked.len());
+        add(&self.progress.applied, made.len() - parked.len());
+        add(&self.progress.batches, 1);
     }
 
     fn carrier_options(&self) -> CarrierOptions {
@@ -381,7 +425,7 @@ impl KafkaPipe {
             group: options.group.clone(),
             topics: options.topics.clone(),
             parked: options.parked.clone(),
-            name: options.member.clone(),
+            name: self.transactional_id.clone(),
             batch_max: options.batch_max,
             timeout: options.timeout,
             session: options.session,
@@ -401,7 +445,36 @@ impl std::fmt::Debug for KafkaPipe {
 /// What was made of a message.
 struct Made {
     entries: Vec<Entry>,
-    is_parked: bool,
+    /// Why it is parked, if it is.
+    parked: Option<Parked>,
+}
+
+struct Parked {
+    from: String,
+    reason: String,
+    /// Only its place and reason are written, because all of it is too large.
+    is_bare: bool,
+}
+
+/// Leaves only what was added when it was parked.
+fn strip(entry: &mut Entry) {
+    entry.payload = None;
+    entry
+        .headers
+        .retain(|(name, _)| name.starts_with("hapax-parked-"));
+}
+
+/// How long all tries of one message may take.
+fn longest(options: &KafkaPipeOptions) -> Duration {
+    let retry = &options.retry;
+    let pauses = (1..retry.attempts_max).map(|tries| {
+        let doubled = retry.pause_min.saturating_mul(1 << (tries - 1).min(31));
+        doubled.min(retry.pause_max)
+    });
+    pauses.fold(
+        options.try_timeout.saturating_mul(retry.attempts_max),
+        |sum, pause| sum.saturating_add(pause),
+    )
 }
 
 fn now() -> Timestamp {

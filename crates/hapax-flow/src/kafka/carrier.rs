@@ -1,9 +1,9 @@
 //! Reads topics as a member of a group, and writes what was made of it in the same transaction as
 //! the group's position: readers under `read_committed` see both or neither.
 //!
-//! The group's generation is taken when messages are read. If the group has changed since, Kafka
-//! refuses the position, and with it the transaction: so a member that others took for dead writes
-//! nothing.
+//! A member that the group took for dead has another name in it when it comes back. What it read under
+//! the old one it does not write; and if it does not know yet, Kafka refuses the position, and with it
+//! the transaction.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -14,9 +14,10 @@ use krafka::consumer::{
 };
 use krafka::producer::TopicPartitionOffset;
 use krafka::{CloseOptions, Kafka, KrafkaError};
+use tokio::time::Instant;
 
 use super::transaction::{Entry, Last, Transactions, Trouble};
-use super::{Fetched, KafkaServers, said};
+use super::{Fetched, KafkaServers, QUIET_MAX, handed_out, probe, said};
 
 /// How long leaving the group may take.
 const LEAVING_MAX: Duration = Duration::from_secs(1);
@@ -40,16 +41,15 @@ pub(crate) struct CarrierOptions {
 
 /// One member. After an error it is of no use any more.
 pub(crate) struct Carrier {
+    kafka: Kafka,
     consumer: Consumer,
     transactions: Transactions,
     /// Where the group stands, as far as this member moved it while there was nothing to read.
     caught_up: HashMap<TopicPartition, i64>,
-}
-
-/// What was read together.
-pub(crate) struct Batch {
-    pub(crate) records: Vec<Fetched>,
-    member: ConsumerGroupMetadata,
+    /// The name that the group gave to this member.
+    member: Option<String>,
+    heard: Instant,
+    timeout: Duration,
 }
 
 impl Carrier {
@@ -67,6 +67,10 @@ impl Carrier {
             consumer: consumer.map_err(|error| said(&error))?,
             transactions,
             caught_up: HashMap::new(),
+            member: None,
+            heard: Instant::now(),
+            timeout: options.timeout,
+            kafka,
         })
     }
 
@@ -75,58 +79,77 @@ impl Carrier {
     /// # Errors
     ///
     /// Why there can be none now.
-    pub(crate) async fn receive(&mut self, wait: Duration) -> Result<Option<Batch>, String> {
+    pub(crate) async fn receive(&mut self, wait: Duration) -> Result<Vec<Fetched>, String> {
         let polled = self.consumer.poll(wait).await;
         let records = polled.map_err(|error| said(&error))?;
-        if records.is_empty() {
-            self.catch_up().await?;
-            return Ok(None);
+        self.check_membership().await?;
+        if !records.is_empty() {
+            self.heard = Instant::now();
+            return Ok(records);
         }
-        let member = self.consumer.group_metadata().await;
-        let member = member.ok_or("messages came before the group was joined")?;
-        Ok(Some(Batch { records, member }))
+        self.catch_up().await?;
+        if self.heard.elapsed() > QUIET_MAX {
+            probe(&self.kafka, self.timeout).await?;
+            self.heard = Instant::now();
+        }
+        Ok(records)
     }
 
-    /// Moves the group behind the marks of transactions that stand behind the last message: all that
-    /// was fetched is done with, so that what the client has passed besides are no messages. Else
+    /// Fails if the group has taken this member for dead meanwhile: then what it has read may be
+    /// another member's.
+    async fn check_membership(&mut self) -> Result<ConsumerGroupMetadata, String> {
+        const DEAD: &str = "the group of Kafka has taken this member for dead";
+        let now = self.consumer.group_metadata().await;
+        let now = now.ok_or("the group of Kafka was not joined")?;
+        let member = self
+            .member
+            .get_or_insert_with(|| now.member_id().to_owned());
+        match member.is_empty() || member == now.member_id() {
+            true => {
+                *member = now.member_id().to_owned();
+                Ok(now)
+            }
+            false => Err(DEAD.to_owned()),
+        }
+    }
+
+    /// Moves the group behind the marks of transactions that stand behind the last message. Else
     /// there would always be a lag.
     async fn catch_up(&mut self) -> Result<(), String> {
-        let mut passed = Vec::new();
-        for (topic, partitions) in self.consumer.assignment().await {
-            for partition in partitions {
-                let position = self.consumer.fetch_position(&topic, partition).await;
-                let place = TopicPartition::new(&*topic, partition);
-                if let Some(position) = position
-                    && self.caught_up.get(&place) != Some(&position)
-                {
-                    passed.push((place, position));
-                }
-            }
-        }
+        let mut passed = handed_out(&self.consumer).await;
+        passed.retain(|(place, position)| self.caught_up.get(place) != Some(position));
         if passed.is_empty() {
             return Ok(());
         }
         let offsets = passed.iter();
         let offsets = offsets.map(|(place, position)| (place, OffsetAndMetadata::new(*position)));
-        let committed = self.consumer.commit_offsets(offsets).await;
-        committed.map_err(|error| said(&error))?;
-        self.caught_up.extend(passed);
-        Ok(())
+        match self.consumer.commit_offsets(offsets).await {
+            Ok(()) => {
+                self.caught_up.extend(passed);
+                Ok(())
+            }
+            // The group has other plans; the next poll hears of them.
+            Err(KrafkaError::Broker { .. } | KrafkaError::IllegalState { .. }) => Ok(()),
+            Err(error) => Err(said(&error)),
+        }
     }
 
-    /// Writes what was made of a batch, and moves the group behind it.
+    /// Writes what was made of these messages, and moves the group behind them.
     ///
     /// # Errors
     ///
     /// As [`Writer::write`](super::Writer::write).
     pub(crate) async fn write(
         &mut self,
-        batch: &Batch,
+        read: &[Fetched],
         entries: &[&Entry],
         one_by_one: bool,
     ) -> Result<(), Trouble> {
-        let positions = positions(&batch.records);
-        let last = Last::Positions(&positions, &batch.member);
+        // A group that has changed since they were read has left them with this member, as long as it
+        // is the same member: its partitions go to others only when it polls.
+        let member = self.check_membership().await.map_err(Trouble::Lost)?;
+        let positions = positions(read);
+        let last = Last::Positions(&positions, &member);
         self.transactions.write(entries, last, one_by_one).await
     }
 

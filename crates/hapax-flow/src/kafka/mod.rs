@@ -14,14 +14,16 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use krafka::admin::DescribeClusterOptions;
 use krafka::auth::{AuthConfig, TlsConfig};
+use krafka::consumer::{Consumer, TopicPartition};
 use krafka::{Kafka, KrafkaError};
 
 /// A message as it was fetched.
 pub(crate) use krafka::ConsumerRecord as Fetched;
 
 pub(crate) use asked::Asked;
-pub(crate) use carrier::{Batch, Carrier, CarrierOptions};
+pub(crate) use carrier::{Carrier, CarrierOptions};
 pub(crate) use reader::{Reader, ReaderOptions, Tag};
 pub(crate) use transaction::{Entry, Fault, Trouble};
 pub(crate) use writer::{Writer, WriterOptions};
@@ -183,9 +185,35 @@ pub enum KafkaError {
     /// The template of topics is wrong.
     #[error("topic {0:?} of Kafka: {1}")]
     Topic(String, &'static str),
+    /// Others would get a message before this member gives it up.
+    #[error("patience must be longer than {0:?}: twice what all tries of a message may take")]
+    Patience(Duration),
     /// A name is wrong.
     #[error("{0:?} cannot be a name at Kafka: it has 1 to 249 letters, digits, `.`, `_` and `-`")]
     Name(String),
+}
+
+/// When nothing comes for this long, it is asked whether the servers are there at all.
+const QUIET_MAX: Duration = Duration::from_secs(2);
+
+/// Asks whether the servers are there: the client waits in silence for those that are gone.
+async fn probe(kafka: &Kafka, limit: Duration) -> Result<(), String> {
+    let options = DescribeClusterOptions::default().timeout(limit);
+    match tokio::time::timeout(limit, kafka.admin().describe_cluster(options)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(said(&error)),
+        Err(_) => Err(format!("Kafka did not answer within {limit:?}")),
+    }
+}
+
+/// The place in each partition up to which the client has handed out messages, or passed marks of
+/// transactions. Never that of the next fetch: while a group changes, a poll comes back empty though
+/// the client has fetched messages, and these may go to another member.
+async fn handed_out(consumer: &Consumer) -> Vec<(TopicPartition, i64)> {
+    let places = consumer.lag().await.into_iter();
+    places
+        .filter_map(|(place, lag)| Some((place, lag.position?)))
+        .collect()
 }
 
 fn said(error: &KrafkaError) -> String {

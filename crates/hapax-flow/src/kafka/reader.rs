@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use krafka::admin::DescribeClusterOptions;
 use krafka::consumer::{
     AutoOffsetReset, Consumer, ConsumerRebalanceListener, IsolationLevel, OffsetAndMetadata,
     PartitionAssignmentStrategy, TopicPartition,
@@ -21,7 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{KafkaServers, said};
+use super::{KafkaServers, QUIET_MAX, handed_out, probe, said};
 
 /// The most messages that wait to be handed out. Then no more are fetched.
 const WAITING_MAX: usize = 2000;
@@ -30,8 +29,6 @@ const FETCHED_MAX: i32 = 500;
 const POLL: Duration = Duration::from_millis(500);
 /// While nothing is fetched, it is looked this often whether there is room again.
 const FULL_POLL: Duration = Duration::from_millis(20);
-/// When nothing comes for this long, it is asked whether the servers are there at all.
-const QUIET_MAX: Duration = Duration::from_secs(2);
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long leaving the group may take.
@@ -448,7 +445,7 @@ impl Task {
                         self.skip_marks(consumer).await;
                     }
                     if heard.elapsed() >= QUIET_MAX {
-                        self.ask(kafka).await?;
+                        probe(kafka, self.options.timeout).await?;
                         heard = Instant::now();
                     }
                 }
@@ -469,25 +466,11 @@ impl Task {
         }
     }
 
-    /// The client waits in silence for servers that are gone.
-    async fn ask(&self, kafka: &Kafka) -> Result<(), String> {
-        let limit = self.options.timeout;
-        let options = DescribeClusterOptions::default().timeout(limit);
-        match timeout(limit, kafka.admin().describe_cluster(options)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(said(&error)),
-            Err(_) => Err(format!("Kafka did not answer within {limit:?}")),
-        }
-    }
-
-    /// All that was fetched is here, so that what the client has passed besides are no messages.
+    /// What the client has handed out is here, so that what it has passed besides are no messages.
     async fn skip_marks(&self, consumer: &Consumer) {
-        for (topic, partitions) in consumer.assignment().await {
-            for partition in partitions {
-                if let Some(position) = consumer.fetch_position(&topic, partition).await {
-                    self.shared.shelf().skip(&topic, partition, position);
-                }
-            }
+        for (place, position) in handed_out(consumer).await {
+            let (topic, partition) = (place.topic(), place.partition());
+            self.shared.shelf().skip(topic, partition, position);
         }
     }
 }

@@ -23,9 +23,10 @@ const TOGETHER_BYTES_MAX: usize = 16 << 10;
 pub(crate) struct Entry {
     pub(crate) id: MessageId,
     pub(crate) topic: String,
-    pub(crate) key: Option<String>,
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) payload: Bytes,
+    pub(crate) key: Option<Bytes>,
+    pub(crate) headers: Vec<(String, Option<Bytes>)>,
+    /// `None` is a tombstone.
+    pub(crate) payload: Option<Bytes>,
 }
 
 /// Why nothing of a batch is written.
@@ -37,7 +38,7 @@ pub(crate) enum Trouble {
 }
 
 /// What is wrong with a message.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Fault {
     /// It, or one that was sent together with it, is larger than the topic allows.
     TooLarge(String),
@@ -161,11 +162,9 @@ impl Transactions {
                 self.topics.insert(topic.to_owned());
                 continue;
             };
-            let Some(Fault::Failed(reason)) = fault(&error, topic, 0) else {
-                return Err(lost(&error));
-            };
+            let fault = fault(&error, topic, 0).ok_or_else(|| lost(&error))?;
             let places = (0..entries.len()).filter(|place| entries[*place].topic == topic);
-            faults.extend(places.map(|place| (place, Fault::Failed(reason.clone()))));
+            faults.extend(places.map(|place| (place, fault.clone())));
         }
         Ok(faults)
     }
@@ -252,18 +251,16 @@ impl Drop for Transactions {
 }
 
 fn record(entry: &Entry) -> Record {
-    let mut record = Record::new(&*entry.topic, entry.payload.clone());
-    if let Some(key) = &entry.key {
-        record = record.key(key.clone());
-    }
-    for (name, value) in &entry.headers {
-        record = record.header(&**name, value.clone());
-    }
+    let mut record = Record::new(&*entry.topic, Bytes::new());
+    record.key.clone_from(&entry.key);
+    record.value.clone_from(&entry.payload);
+    record.headers.clone_from(&entry.headers);
     record
 }
 
 fn fault_of(error: &KrafkaError, entry: &Entry) -> Option<Fault> {
-    fault(error, &entry.topic, entry.payload.len())
+    let bytes = entry.payload.as_ref().map_or(0, Bytes::len);
+    fault(error, &entry.topic, bytes)
 }
 
 /// What an error says of a message. `None`: nothing.
@@ -330,8 +327,8 @@ fn lost(error: &KrafkaError) -> Trouble {
     Trouble::Lost(
         match code(error).is_some_and(|code| fenced.contains(&code)) {
             true => format!(
-                "another relay has taken over at Kafka. If that goes on, two have the same name there: \
-             give each outbox its own ({error})"
+                "somebody else has taken over the transactional id at Kafka. If that goes on, two have \
+                 the same: each outbox, and each member of a pipe, needs its own ({error})"
             ),
             false => said(error),
         },

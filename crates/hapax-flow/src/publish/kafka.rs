@@ -14,6 +14,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -143,12 +144,12 @@ pub(crate) fn entry_of(events: &CloudEvents, message: &Envelope, topic: String) 
     Entry {
         id: message.id,
         topic,
-        key: message.key.clone(),
+        key: message.key.clone().map(Bytes::from),
         headers: headers
             .into_iter()
-            .map(|(name, value)| (name.into_owned(), value.into_owned()))
+            .map(|(name, value)| (name.into_owned(), Some(value.into_owned().into())))
             .collect(),
-        payload,
+        payload: Some(payload),
     }
 }
 

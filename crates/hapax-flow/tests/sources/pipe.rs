@@ -27,6 +27,7 @@ fn pipe(servers: KafkaServers, topic: &str) -> KafkaPipe {
     options.timeout = Duration::from_secs(2);
     options.batch_max = 50;
     options.retry.attempts_max = 2;
+    options.try_timeout = Duration::from_secs(2);
     KafkaPipe::new(options).unwrap()
 }
 
@@ -149,19 +150,23 @@ async fn what_cannot_be_handled_is_parked_and_the_others_go_on() {
             b"5" => panic!("at the disco"),
             b"7" => Message::new(MADE, key, vec![b'x'; 5000]),
             b"9" => Message::new(name, key, "again"),
+            b"11" => Message::new("a/b", key, ""),
+            b"13" => std::future::pending().await,
             payload => Message::new(MADE, key, payload.to_vec()),
         };
         Ok::<_, BoxError>(vec![order.causes("shipped", made)])
     };
     run_until_done(pipe(topic.servers(), name), 20, handler).await;
-    let made = topic.read_by_java(MADE, 16);
-    assert_eq!(made.len(), 16, "{made:?}");
-    let parked = topic.read_by_java(PARKED, 4);
+    let made = topic.read_by_java(MADE, 14);
+    assert_eq!(made.len(), 14, "{made:?}");
+    let parked = topic.read_by_java(PARKED, 6);
     for (number, reason) in [
         ("3", "no stock"),
         ("5", "the handler panicked: at the disco"),
         ("7", "max.message.bytes"),
         ("9", "would be read again"),
+        ("11", "no name of a topic"),
+        ("13", "took longer than"),
     ] {
         let line = parked.iter().find(|line| payload(line) == number);
         let line = line.unwrap_or_else(|| panic!("{number} is not parked: {parked:?}"));
@@ -171,7 +176,18 @@ async fn what_cannot_be_handled_is_parked_and_the_others_go_on() {
         // It is still the message that it was.
         assert!(!key(line).is_empty() && !id(line).is_empty());
     }
-    assert_eq!(parked.len(), 4);
+    assert_eq!(parked.len(), 6);
+}
+
+#[test]
+fn a_pipe_that_would_outlast_its_place_in_the_group_is_refused() {
+    let mut options = KafkaPipeOptions::new(KafkaServers::new(["a:9092"]), "shipping", ["orders"]);
+    options.patience = Duration::from_mins(3);
+    let error = KafkaPipe::new(options.clone()).unwrap_err();
+    assert!(error.to_string().contains("203"), "{error}");
+    options.parked = "orders".to_owned();
+    let error = KafkaPipe::new(options).unwrap_err();
+    assert!(error.to_string().contains("read again"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
