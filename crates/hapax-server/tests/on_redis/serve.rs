@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hapax_testkit::origin::{Origin, Step, answer};
-use hapax_testkit::servers::{Redis, RedisSentinel};
+use hapax_testkit::servers::{Redis, RedisCluster, RedisSentinel};
 
 use super::harness::{Program, metric, replace, said, send, serve_command};
 use super::{gateway, hapax, is_first, is_replay, serving};
@@ -14,6 +14,34 @@ const RETRIES: usize = 100;
 
 /// Only a broken test waits this long.
 const GUARD: Duration = Duration::from_secs(60);
+
+/// Of two gateways on a cluster, with keys of every master.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_serves_gateways_as_one_server_does() {
+    let Some(cluster) = RedisCluster::start(false, &[]) else {
+        return;
+    };
+    let upstream = Origin::start().await;
+    let nodes = [
+        gateway(&cluster.url(), &upstream),
+        gateway(&cluster.url(), &upstream),
+    ];
+    let keys: Vec<String> = (0..20).map(|number| format!("order-{number}")).collect();
+    for (number, key) in keys.iter().enumerate() {
+        assert!(
+            is_first(&nodes[number % 2].charge(key, b"amount=1")),
+            "{key}"
+        );
+        for node in &nodes {
+            assert!(is_replay(&node.charge(key, b"amount=1")), "{key}");
+            let reused = node.charge(key, b"amount=2");
+            assert!(reused.starts_with("HTTP/1.1 422"), "{reused}");
+        }
+    }
+    for key in &keys {
+        assert_eq!(upstream.ledger().count(key), 1, "{key}");
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_one_node_has_done_it_and_another_replay() {
