@@ -63,7 +63,10 @@ const REDIS_SUITES: &[Choice] = &[(
 )];
 
 /// The suites for bugs in consumers of messages.
-const FLOW_SUITES: &[Choice] = &[("consume", &["--test-threads=8"])];
+const FLOW_SUITES: &[Choice] = &[
+    ("inbox", &["--test-threads=8"]),
+    ("consume", &["--test-threads=8"]),
+];
 
 /// A suite that takes longer hangs, which also convicts.
 const SUITE_TIME_MAX: Duration = Duration::from_secs(120);

@@ -125,16 +125,24 @@ const PLANTS: &[Plant] = &[
             ("AND EXISTS (SELECT FROM pg_trigger AS g WHERE g.tgrelid = 'hapax.heads'::regclass AND g.tgname = 'must_be_completed')", ""),
         ],
     ),
+    (
+        Bug::FlowReceiptsDroppedEarly,
+        &[
+            ("widest := coalesce((SELECT max(c.time_window) FROM hapax.consumers AS c), 0);", "widest := 0;"),
+            ("UPDATE hapax.consumers AS c SET since = oldest WHERE c.time_window IS NOT NULL AND c.since < oldest;", ""),
+        ],
+    ),
 ];
 
 /// The SQL in which the texts are searched.
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     super::STORE,
     super::LIVES,
     super::COUNTS,
     super::REQUEST_ID,
     super::TWO_CALLS,
     super::START_RECORD,
+    super::INBOX,
 ];
 
 /// The SQL of a migration with the active bugs. Every text is searched in all migrations, whichever
