@@ -79,6 +79,7 @@ struct MortalQueue {
 async fn mortal() -> Option<MortalQueue> {
     let server = Server::mortal()?;
     let queue = Queue::new(server.virtual_host()).await;
+    server.write_declarations();
     Some(MortalQueue { server, queue })
 }
 

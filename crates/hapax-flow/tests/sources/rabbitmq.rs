@@ -174,12 +174,7 @@ impl MortalQueue {
     async fn start(kind: &str) -> Option<MortalQueue> {
         let server = Server::mortal()?;
         let queue = Queue::declared(server.virtual_host(), kind).await;
-        // A server that is killed soon after may have forgotten that it has a new queue: it begins a
-        // quorum queue anew, empty, and does not know a classic one.
-        let written = server.erlang(
-            "mnesia:sync_log(), mnesia:dump_log(), [dets:sync(Table) || Table <- dets:all()], ok.",
-        );
-        assert_eq!(written, "{ok, ok}");
+        server.write_declarations();
         Some(MortalQueue { server, queue })
     }
 }

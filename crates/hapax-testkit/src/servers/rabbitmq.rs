@@ -170,6 +170,19 @@ impl RabbitMq {
         self.directory.log_tail()
     }
 
+    /// Has on disk which queues there are. A server that is killed soon after a declaration may have
+    /// forgotten it: it begins a quorum queue anew, empty, and does not know a classic one.
+    ///
+    /// # Panics
+    ///
+    /// If that fails.
+    pub fn write_declarations(&self) {
+        let written = self.erlang(
+            "mnesia:sync_log(), mnesia:dump_log(), [dets:sync(Table) || Table <- dets:all()], ok.",
+        );
+        assert_eq!(written, "{ok, ok}");
+    }
+
     /// Has the server evaluate Erlang expressions, which end with a dot.
     ///
     /// # Returns
