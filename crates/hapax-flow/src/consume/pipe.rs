@@ -37,6 +37,7 @@ use super::run::{Pause, random, wait_until};
 use super::sources::kafka::incoming;
 use crate::kafka::{
     Carrier, CarrierOptions, Entry, Fault, Fetched, KafkaError, KafkaServers, Trouble, check_name,
+    check_topics,
 };
 use crate::publish::cloud_events::CloudEvents;
 use crate::publish::entry_of;
@@ -117,8 +118,8 @@ impl KafkaPipeOptions {
 /// each message. A batch of messages, what was made of it and the position of the group behind it
 /// are one transaction of Kafka.
 ///
-/// So readers under `read_committed` see what was made of each place of a topic once, whoever dies
-/// and whenever. Effects of the handler elsewhere are not part of that: they may be repeated. A
+/// So readers under `read_committed` see the output for each place of a topic once, whenever a member
+/// or a broker dies. Effects of the handler elsewhere are not part of that: they may be repeated. A
 /// message that stands in the topic twice is handled twice; but what is made of it has the same ids
 /// ([`Received::causes`]), so that a [`Consumer`](super::Consumer) behind it knows it.
 ///
@@ -143,12 +144,8 @@ impl KafkaPipe {
         if options.group.is_empty() {
             return Err(KafkaError::Name(options.group));
         }
-        if options.topics.is_empty() {
-            return Err(KafkaError::Topic(String::new(), "none is given"));
-        }
-        for topic in options.topics.iter().chain([&options.parked]) {
-            check_name(topic).map_err(|reason| KafkaError::Topic(topic.clone(), reason))?;
-        }
+        check_topics(&options.topics)?;
+        check_topics(std::slice::from_ref(&options.parked))?;
         if options.topics.contains(&options.parked) {
             let reason = "what is parked there would be read again";
             return Err(KafkaError::Topic(options.parked, reason));
@@ -172,7 +169,7 @@ impl KafkaPipe {
         self.progress.clone()
     }
 
-    /// Works until it is told to stop. While Kafka cannot be used it logs why, and tries again.
+    /// Works until `stop` is cancelled. While Kafka cannot be used it logs why, and tries again.
     pub async fn run<H, F, E>(&self, stop: CancellationToken, handler: H)
     where
         H: Fn(Received) -> F + Send + Sync,
@@ -190,8 +187,8 @@ impl KafkaPipe {
         }
     }
 
-    /// Until it is to stop, or something fails. Then nobody knows what was written, except for the
-    /// group: whoever joins it next goes on at its position.
+    /// Joins the group and works, until `stop` is cancelled or something fails. After a failure only
+    /// the group's position tells what was written: the next member goes on there.
     async fn be_a_member<H, F, E>(
         &self,
         stop: &CancellationToken,
@@ -256,7 +253,7 @@ impl KafkaPipe {
         self.write(carrier, &read[first..], made).await
     }
 
-    /// Tries a message until something is made of it, or it is parked. `None`: not before the end.
+    /// Tries a message until something is made of it, or it is parked. `None`: `stop` came first.
     async fn handle<H, F, E>(
         &self,
         record: &Fetched,

@@ -8,16 +8,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use krafka::consumer::{
-    AutoOffsetReset, Consumer, ConsumerGroupMetadata, IsolationLevel, OffsetAndMetadata,
-    PartitionAssignmentStrategy, TopicPartition,
-};
+use krafka::consumer::{Consumer, ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition};
 use krafka::producer::TopicPartitionOffset;
 use krafka::{CloseOptions, Kafka, KrafkaError};
 use tokio::time::Instant;
 
 use super::transaction::{Entry, Last, Transactions, Trouble};
-use super::{Fetched, KafkaServers, QUIET_MAX, handed_out, probe, said};
+use super::{Fetched, KafkaServers, QUIET_MAX, handed_out, member, probe, said};
 
 /// How long leaving the group may take.
 const LEAVING_MAX: Duration = Duration::from_secs(1);
@@ -74,7 +71,7 @@ impl Carrier {
         })
     }
 
-    /// Waits so long for messages.
+    /// Waits for messages, for this long at most.
     ///
     /// # Errors
     ///
@@ -82,12 +79,14 @@ impl Carrier {
     pub(crate) async fn receive(&mut self, wait: Duration) -> Result<Vec<Fetched>, String> {
         let polled = self.consumer.poll(wait).await;
         let records = polled.map_err(|error| said(&error))?;
-        self.check_membership().await?;
+        let has_joined = self.check_membership().await?.is_some();
         if !records.is_empty() {
             self.heard = Instant::now();
             return Ok(records);
         }
-        self.catch_up().await?;
+        if has_joined {
+            self.catch_up().await?;
+        }
         if self.heard.elapsed() > QUIET_MAX {
             probe(&self.kafka, self.timeout).await?;
             self.heard = Instant::now();
@@ -96,20 +95,16 @@ impl Carrier {
     }
 
     /// Fails if the group has taken this member for dead meanwhile: then what it has read may be
-    /// another member's.
-    async fn check_membership(&mut self) -> Result<ConsumerGroupMetadata, String> {
-        const DEAD: &str = "the group of Kafka has taken this member for dead";
+    /// another member's. `None`: the group has given it no name yet.
+    async fn check_membership(&mut self) -> Result<Option<ConsumerGroupMetadata>, String> {
         let now = self.consumer.group_metadata().await;
-        let now = now.ok_or("the group of Kafka was not joined")?;
-        let member = self
-            .member
-            .get_or_insert_with(|| now.member_id().to_owned());
-        match member.is_empty() || member == now.member_id() {
-            true => {
-                *member = now.member_id().to_owned();
-                Ok(now)
-            }
-            false => Err(DEAD.to_owned()),
+        let name = now.as_ref().map(|now| now.member_id());
+        if self.member.is_none() {
+            self.member = name.map(str::to_owned);
+        }
+        match self.member.as_deref() == name {
+            true => Ok(now),
+            false => Err("the group of Kafka has taken this member for dead".to_owned()),
         }
     }
 
@@ -148,6 +143,7 @@ impl Carrier {
         // A group that has changed since they were read has left them with this member, as long as it
         // is the same member: its partitions go to others only when it polls.
         let member = self.check_membership().await.map_err(Trouble::Lost)?;
+        let member = member.ok_or_else(|| Trouble::Lost("the group was not joined".to_owned()))?;
         let positions = positions(read);
         let last = Last::Positions(&positions, &member);
         self.transactions.write(entries, last, one_by_one).await
@@ -171,17 +167,9 @@ impl Carrier {
 }
 
 async fn consumer(kafka: &Kafka, options: &CarrierOptions) -> Result<Consumer, KrafkaError> {
-    let consumer = kafka
-        .consumer(&options.group)
-        .isolation_level(IsolationLevel::ReadCommitted)
-        .auto_offset_reset(AutoOffsetReset::Earliest)
-        .enable_auto_commit(false)
+    let consumer = member(kafka, &options.group, options.session)
         .max_poll_records(i32::try_from(options.batch_max).unwrap_or(i32::MAX))
-        .session_timeout(options.session)
-        .heartbeat_interval(options.session / 5)
         .max_poll_interval(options.patience)
-        .partition_assignment_strategy(PartitionAssignmentStrategy::CooperativeSticky)
-        .metrics_push(false)
         .build()
         .await?;
     consumer.subscribe(&options.topics).await?;

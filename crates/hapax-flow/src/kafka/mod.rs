@@ -16,7 +16,10 @@ use std::time::Duration;
 
 use krafka::admin::DescribeClusterOptions;
 use krafka::auth::{AuthConfig, TlsConfig};
-use krafka::consumer::{Consumer, TopicPartition};
+use krafka::consumer::{
+    AutoOffsetReset, Consumer, ConsumerBuilder, IsolationLevel, PartitionAssignmentStrategy,
+    TopicPartition,
+};
 use krafka::{Kafka, KrafkaError};
 
 /// A message as it was fetched.
@@ -206,6 +209,20 @@ async fn probe(kafka: &Kafka, limit: Duration) -> Result<(), String> {
     }
 }
 
+/// A member of a group that reads what is committed and moves the group only when it is told to.
+fn member(kafka: &Kafka, group: &str, session: Duration) -> ConsumerBuilder {
+    kafka
+        .consumer(group)
+        .isolation_level(IsolationLevel::ReadCommitted)
+        .auto_offset_reset(AutoOffsetReset::Earliest)
+        .enable_auto_commit(false)
+        .session_timeout(session)
+        .heartbeat_interval(session / 5)
+        // A partition that stays with its member does not make a pause when others move.
+        .partition_assignment_strategy(PartitionAssignmentStrategy::CooperativeSticky)
+        .metrics_push(false)
+}
+
 /// The place in each partition up to which the client has handed out messages, or passed marks of
 /// transactions. Never that of the next fetch: while a group changes, a poll comes back empty though
 /// the client has fetched messages, and these may go to another member.
@@ -218,6 +235,17 @@ async fn handed_out(consumer: &Consumer) -> Vec<(TopicPartition, i64)> {
 
 fn said(error: &KrafkaError) -> String {
     format!("Kafka: {error}")
+}
+
+/// Checks the topics that somebody is to read.
+pub(crate) fn check_topics(topics: &[String]) -> Result<(), KafkaError> {
+    if topics.is_empty() {
+        return Err(KafkaError::Topic(String::new(), "none is given"));
+    }
+    for topic in topics {
+        check_name(topic).map_err(|reason| KafkaError::Topic(topic.clone(), reason))?;
+    }
+    Ok(())
 }
 
 /// Checks what Kafka allows in the name of a topic.

@@ -11,16 +11,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use krafka::consumer::{
-    AutoOffsetReset, Consumer, ConsumerRebalanceListener, IsolationLevel, OffsetAndMetadata,
-    PartitionAssignmentStrategy, TopicPartition,
-};
+use krafka::consumer::{Consumer, ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition};
 use krafka::{CloseOptions, ConsumerRecord, Kafka, KrafkaError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{KafkaServers, QUIET_MAX, handed_out, probe, said};
+use super::{KafkaServers, QUIET_MAX, handed_out, member, probe, said};
 
 /// The most messages that wait to be handed out. Then no more are fetched.
 const WAITING_MAX: usize = 2000;
@@ -406,19 +403,10 @@ impl Task {
             shared: self.shared.clone(),
             patience: options.patience,
         };
-        let consumer = kafka
-            .consumer(&options.group)
-            .isolation_level(IsolationLevel::ReadCommitted)
-            .auto_offset_reset(AutoOffsetReset::Earliest)
-            .enable_auto_commit(false)
+        let consumer = member(kafka, &options.group, options.session)
             .max_poll_records(FETCHED_MAX)
-            .session_timeout(options.session)
-            .heartbeat_interval(options.session / 5)
             .max_poll_interval(options.patience + Duration::from_mins(1))
-            // A partition that stays with its member does not make a pause when others move.
-            .partition_assignment_strategy(PartitionAssignmentStrategy::CooperativeSticky)
             .rebalance_listener(listener)
-            .metrics_push(false)
             .build()
             .await?;
         consumer.subscribe(&options.topics).await?;

@@ -56,7 +56,7 @@ pub(super) enum Last<'a> {
     Positions(&'a [TopicPartitionOffset], &'a ConsumerGroupMetadata),
 }
 
-/// Writes transactions as long as there is nobody else of its name.
+/// Writes transactions until somebody else opens the same transactional id.
 pub(super) struct Transactions {
     producer: Arc<TransactionalProducer>,
     /// Topics that are there.
@@ -64,7 +64,7 @@ pub(super) struct Transactions {
 }
 
 impl Transactions {
-    /// Fences whoever has the name, and has its last transaction ended.
+    /// Takes the transactional id: whoever had it can write no more, and its last transaction ends.
     pub(super) async fn open(
         kafka: &Kafka,
         name: &str,

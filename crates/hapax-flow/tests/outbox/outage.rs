@@ -1,4 +1,4 @@
-//! A broker that is away while writers go on: nothing is lost, and nobody waits for it.
+//! The broker is away while a writer goes on: no message is lost, and no emit waits.
 //!
 //! A plain run is three seconds of it. `HAPAX_CAMPAIGN=full` is ten minutes.
 

@@ -21,6 +21,10 @@ const PARKED: &str = "parked";
 
 /// A pipe that reads a topic, as a group of the same name.
 fn pipe(servers: KafkaServers, topic: &str) -> KafkaPipe {
+    KafkaPipe::new(options(servers, topic)).unwrap()
+}
+
+fn options(servers: KafkaServers, topic: &str) -> KafkaPipeOptions {
     let mut options = KafkaPipeOptions::new(servers, topic, [topic]);
     options.parked = PARKED.to_owned();
     options.session = ACK_TIME;
@@ -28,7 +32,7 @@ fn pipe(servers: KafkaServers, topic: &str) -> KafkaPipe {
     options.batch_max = 50;
     options.retry.attempts_max = 2;
     options.try_timeout = Duration::from_secs(2);
-    KafkaPipe::new(options).unwrap()
+    options
 }
 
 /// Campaigns publish 20,000 messages one to ten times.
@@ -177,6 +181,33 @@ async fn what_cannot_be_handled_is_parked_and_the_others_go_on() {
         assert!(!key(line).is_empty() && !id(line).is_empty());
     }
     assert_eq!(parked.len(), 6);
+}
+
+/// All of it together takes longer than the group waits for a member.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_takes_long_is_written_in_parts() {
+    let Some(topic) = kafka::mortal().await else {
+        return;
+    };
+    for name in [MADE, PARKED] {
+        topic.create(name, &[]).await;
+    }
+    let sent: Vec<Envelope> = (0..30)
+        .map(|number| message(topic.topic(), number, Some("k".to_owned())))
+        .collect();
+    topic.publish(&sent).await;
+    let mut options = options(topic.servers(), topic.topic());
+    options.try_timeout = Duration::from_millis(500);
+    options.patience = Duration::from_secs(3);
+    let pipe = KafkaPipe::new(options).unwrap();
+    let progress = pipe.progress();
+    let slow = |order: Received| async move {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        ship(order).await
+    };
+    run_until_done(pipe, 30, slow).await;
+    assert!(progress.counts().batches > 1, "{:?}", progress.counts());
+    assert_eq!(topic.read_by_java(MADE, 30).len(), 30);
 }
 
 #[test]

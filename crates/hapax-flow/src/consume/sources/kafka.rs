@@ -17,7 +17,7 @@ use hapax_core::flow::Outage;
 
 use crate::consume::source::{Delivery, Incoming, Retention, Source};
 use crate::kafka::{
-    Asked, Fetched, KafkaError, KafkaServers, Reader, ReaderOptions, Tag, check_name,
+    Asked, Fetched, KafkaError, KafkaServers, Reader, ReaderOptions, Tag, check_topics,
 };
 
 /// How [`KafkaSource`] consumes.
@@ -89,12 +89,7 @@ impl KafkaSource {
         if options.group.is_empty() {
             return Err(KafkaError::Name(options.group));
         }
-        if options.topics.is_empty() {
-            return Err(KafkaError::Topic(String::new(), "none is given"));
-        }
-        for topic in &options.topics {
-            check_name(topic).map_err(|reason| KafkaError::Topic(topic.clone(), reason))?;
-        }
+        check_topics(&options.topics)?;
         Ok(KafkaSource {
             options,
             reader: None,
