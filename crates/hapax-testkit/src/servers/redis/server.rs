@@ -48,7 +48,7 @@ impl RedisProgram {
 
     /// Prints `SKIPPED` and returns `None` if it is not installed.
     pub(super) fn find(self) -> Option<PathBuf> {
-        let found = program(self.name()).or_else(|| tool(self.name()));
+        let found = tool(self.name()).or_else(|| program(self.name()));
         if found.is_none() {
             skipped(match self {
                 RedisProgram::Redis => {
